@@ -279,10 +279,8 @@ def _describe(value: object) -> str:
 
 
 def _refusal(images: object, spec: Spec) -> FozoError:
-    items = images if isinstance(images, (list, tuple)) else (images,)
-    paths = any(isinstance(item, (str, bytes, os.PathLike)) for item in items)
     shape = ", ".join(map(str, spec.image_shape))
-    remedy = "open files first, for example with PIL.Image.open" if paths else f"give [B, {shape}]"
-    ragged = all(isinstance(item, (list, tuple)) for item in items)
-    what = "a list of lists of differing lengths" if ragged else _describe(images)
-    return FozoError(f"{what} is not a batch of images for {spec.name}; {remedy}, or a list of PIL images or arrays")
+    return FozoError(
+        f"{_describe(images)} is not a batch of images for {spec.name}; give [B, {shape}], or a list of PIL images or "
+        f"arrays of one shape, and open files first, for example with PIL.Image.open"
+    )

@@ -129,19 +129,16 @@ TRANSFORMERS_NAMES = [
     (r"^distillation_classifier", "head_dist"),
 ]
 PREPROCESSOR = "preprocessor_config.json"  # tells what a transformers model's weights do not: the normalisation
-TRANSFORMERS = (
-    "ViTForImageClassification", "DeiTForImageClassification", "DeiTForImageClassificationWithTeacher",
-    "Dinov2ForImageClassification", "Dinov2WithRegistersForImageClassification", "SiglipForImageClassification",
-)  # fmt: skip
+TRANSFORMERS = ("vit", "deit", "dinov2", "dinov2_with_registers", "siglip")  # its types of models that are converted
 
 
 def _from_transformers(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
     config: Any = model.config
-    known = ("vit", "deit", "dinov2", "dinov2_with_registers", "siglip")
-    if config.model_type not in known or not (hasattr(model, "classifier") or hasattr(model, "cls_classifier")):
+    classifies = hasattr(model, "classifier") or hasattr(model, "cls_classifier")
+    if config.model_type not in TRANSFORMERS or not classifies:
         raise FozoError(
-            f"the tokens of {type(model).__name__} are not known to fozo (those of {', '.join(TRANSFORMERS)} are); "
-            f"{BLACK_BOX}"
+            f"the tokens of {type(model).__name__} are not known to fozo (those of classifiers of the types "
+            f"{', '.join(TRANSFORMERS)} are); {BLACK_BOX}"
         )
     pool = "mean" if config.model_type == "siglip" else None  # of the others the weights tell
     mean, std = _normalisation_of(model) or (hints.mean, hints.std)
