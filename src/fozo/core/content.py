@@ -39,8 +39,10 @@ PENALTIES = 10.0 ** np.arange(-6, 7)  # ridge penalties to choose from, in units
 class ContentBasis:
     """The principal directions of a head's rows."""
 
-    centre: Array  # mean row, [h]
-    directions: Array  # [h, k], orthonormal
+    centre: Array
+    """Mean row, ``[h]``."""
+    directions: Array
+    """``[h, k]``, orthonormal."""
 
     @classmethod
     def of(cls, head: Affine) -> ContentBasis:
@@ -74,9 +76,12 @@ class ContentMoments:
 
     basis: ContentBasis
     count: int
-    mean: Array  # [k]
-    products: Array  # sum of (c - mean)(c - mean)^T, [k, k]
-    cross: Mapping[str, Array]  # for each statistic y [...] by name, the sum of (c - mean)(y - mean of y), [k, ...]
+    mean: Array
+    """``[k]``."""
+    products: Array
+    """Sum of (c - mean)(c - mean)^T, ``[k, k]``."""
+    cross: Mapping[str, Array]
+    """For each statistic y ``[...]`` by name, the sum of (c - mean)(y - mean of y), ``[k, ...]``."""
 
     @classmethod
     def of(cls, basis: ContentBasis, vectors: Array, statistics: Mapping[str, Array]) -> ContentMoments:
