@@ -59,7 +59,7 @@ def adapt(
     options: dict[str, Any] = {"seed": seed, "preset": preset, "batch_size": batch_size, **read_options(option or [])}
     if passes is not None:
         options["passes"] = read_value(passes)
-    wanted = needs(method or "align", options)  # of which equalise needs the same
+    wanted = needs(method or "align", options)  # equalise needs the same of these
     measured = sorted(wanted & MEASURED.keys())
     if measured and clean is None:
         what = NEEDS[measured[0]].partition(";")[0]

@@ -85,12 +85,12 @@ def watch(
     ).watch(adapter)  # fmt: skip
     predictor = Guarded(adapter, monitor) if guard else adapter
     if state is not None and state.exists():
-        for each, path in zip((monitor, adapter), states, strict=True):
-            each.restore(path)
+        for adapting, path in zip((monitor, adapter), states, strict=True):
+            adapting.restore(path)
 
     def save() -> float:
-        for each, path in zip((monitor, adapter), states, strict=False):
-            each.save(path)
+        for adapting, path in zip((monitor, adapter), states, strict=False):
+            adapting.save(path)
         return time.monotonic()
 
     saved = time.monotonic()

@@ -26,7 +26,7 @@ from fozo.core.moments import Moments
 from fozo.errors import FozoError
 from fozo.types import Affine, Array, Floats
 
-DIMENSIONS = 64  # of content vectors, at most; more hardly improved targets of narrow groups, and files grow
+DIMENSIONS = 64  # content vectors have at most; more hardly improved targets of narrow groups, and files grow
 CONTENT_VARIANCE = 0.25
 """Squared shift, in units of the variance over clean images, that clean images of one kind of thing may have: their
 average descriptor differs from that of all clean images by their content. Align's groups of classes for tuning stay
@@ -116,7 +116,7 @@ class ContentRegression:
         eigenvalues = eigenvalues[nonzero]
         vectors = vectors[:, nonzero]
         rotated = {name: np.tensordot(vectors.T, cross, 1) for name, cross in content.cross.items()}
-        # Of each feature's sum of squares, the part that each direction explains without a penalty.
+        # The part of each feature's sum of squares that each direction explains without a penalty.
         explained = {
             name: (y.T**2 / eigenvalues).T / np.maximum(moments[name].squares, 1e-300) for name, y in rotated.items()
         }

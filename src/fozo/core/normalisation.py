@@ -58,7 +58,7 @@ RANGE_MARGIN = (
 END_TOLERANCE = 0.01  # distance from black and white at which a range shows its normalisation
 FIRST_CHECKED = 16  # batches that are compared with the clean images before only some are
 ADVICE = "leave it out, or divide its pixels by 255 and normalise them once as the training images were"
-CHECKED_EVERY = 16  # of the later batches, one in so many is compared
+CHECKED_EVERY = 16  # later one in so many batches is compared
 
 
 @lru_cache

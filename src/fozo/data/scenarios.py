@@ -143,7 +143,7 @@ class Correlated(Level):
         _, begins, which, counts = np.unique(
             labels[by_class], return_index=True, return_inverse=True, return_counts=True
         )
-        rank = np.arange(len(labels)) - begins[which]  # of an image within its class
+        rank = np.arange(len(labels)) - begins[which]  # each image's place within its class
         slots = min(self.SLOTS, len(counts))
         # Its own Philox counter keeps these draws apart from those of the shuffle with the same key.
         key = np.array([seed, number], dtype=np.uint64)

@@ -92,8 +92,8 @@ def _from_timm(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
     return _checked(model, state, hints), hints
 
 
-def _name(hints: Hints, own: str) -> str:
-    return hints.name if hints.name != "vit" else own or "vit"
+def _name(hints: Hints, models_own: str) -> str:
+    return hints.name if hints.name != "vit" else models_own or "vit"
 
 
 def _config_labels(config: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - of transformers, which is not imported
@@ -140,7 +140,7 @@ def _from_transformers(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
             f"the tokens of {type(model).__name__} are not known to fozo (those of classifiers of the types "
             f"{', '.join(TRANSFORMERS)} are); {BLACK_BOX}"
         )
-    pool = "mean" if config.model_type == "siglip" else None  # of the others the weights tell
+    pool = "mean" if config.model_type == "siglip" else None  # the others' weights tell
     mean, std = _normalisation_of(model) or (hints.mean, hints.std)
     config = getattr(config, "vision_config", config)
     state: Weights = {}
