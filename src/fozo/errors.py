@@ -30,7 +30,7 @@ class ImageWarning(UserWarning):
         >>> warnings.simplefilter("error", ImageWarning)  # refuses them
         >>> fozo.NoAdapt(model)((batch - 0.286) / 0.353)
         Traceback (most recent call last):
-        fozo.errors.ImageWarning: image 0 of the batch holds ...: it looks normalised twice; normalise it once
+        fozo.errors.ImageWarning: image 0 of the batch holds values of ..., where vit-fashion reads ...: it was ...
     """
 
 

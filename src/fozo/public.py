@@ -86,24 +86,27 @@ def _frame_adapter(
         raise FozoError(
             f"fozo.adapter with channels= {what}; prepare frames for the model in a function, and give that"
         )
-    made = FrameAdapter(model, channels, cast("str | None", load.get("architecture")))
+    adapter = FrameAdapter(model, channels, cast("str | None", load.get("architecture")))
     if isinstance(source, (str, os.PathLike)):
         files = open_unlabelled(Path(source))
-        source = (made.ordered(files.read(index)) for index in range(len(files)))
-    gathered: dict[tuple[int, int], SourceStatistics] = {}
+        source = (adapter.ordered(files.read(index)) for index in range(len(files)))
+    by_size: dict[tuple[int, int], SourceStatistics] = {}
     for item in cast("Iterable[Any]", source):
-        for frame in as_stack(made.ordered(np.asarray(item.convert("RGB"))) if hasattr(item, "convert") else item):
-            engine, size = made.engine(frame.shape[:2]), frame.shape[:2]
-            part = _describe_images(engine, engine.check(made.images(frame[None])))
-            gathered[size] = gathered[size].merge(part) if size in gathered else part
-            if len(gathered) > MAX_SIZES:
+        frames = adapter.ordered(np.asarray(item.convert("RGB"))) if hasattr(item, "convert") else item
+        for frame in as_stack(frames):
+            size = frame.shape[:2]
+            engine = adapter.engine(size)
+            statistics = _describe_images(engine, engine.check(adapter.images(frame[None])))
+            by_size[size] = by_size[size].merge(statistics) if size in by_size else statistics
+            if len(by_size) > MAX_SIZES:
                 raise FozoError(f"the clean frames have more than {MAX_SIZES} sizes; resize them to a few first")
-    few = [f"{width}x{height} px" for (height, width), found in gathered.items() if found.images < 2]
-    if few or not gathered:
+    few = [f"{width}x{height} px" for (height, width), statistics in by_size.items() if statistics.images < 2]
+    if few or not by_size:
         what = f"one clean frame of {few[0]}" if few else "no clean frame"
         raise FozoError(f"there is {what}; give at least two of each size, better a few dozen")
-    made.adapters |= {size: Equalise(made.engine(size), found, **options) for size, found in gathered.items()}
-    return made
+    for size, statistics in by_size.items():
+        adapter.adapters[size] = Equalise(adapter.engine(size), statistics, **options)
+    return adapter
 
 
 def calibrate(model: Model, source: object) -> SourceStatistics:
@@ -151,17 +154,20 @@ def calibrate(model: Model, source: object) -> SourceStatistics:
 
 
 def _describe_images(engine: Engine, batch: Batch) -> SourceStatistics:
-    spec, inputs = engine.spec, InputRange.of(batch.images, engine.spec.normalisation)
+    spec = engine.spec
+    inputs = InputRange.of(batch.images, spec.normalisation)
     return SourceStatistics.of_images(spec.fingerprint, spec.name, describe(batch.images), inputs)
 
 
 def _gather(engine: Engine, source: object, measure: Callable[[Batch], SourceStatistics]) -> SourceStatistics:
     gathered: SourceStatistics | None = None
-    began = logged = time.monotonic()
+    began = time.monotonic()
+    logged = began
     for images in batches(source, engine.spec):
-        part = measure(engine.check(images))
-        gathered = part if gathered is None else gathered.merge(part)
-        if (now := time.monotonic()) - logged > LOG_SECONDS:
+        statistics = measure(engine.check(images))
+        gathered = statistics if gathered is None else gathered.merge(statistics)
+        now = time.monotonic()
+        if now - logged > LOG_SECONDS:
             logged = now
             LOG.info("calibrating %s: %d images in %.0f s", engine.spec.name, gathered.images, now - began)
     if gathered is None or gathered.images < 2:
@@ -176,20 +182,20 @@ def _report_normalisation(statistics: SourceStatistics, spec: Spec) -> None:
     """Say how the clean images were normalised, where the model does not: a wrong one costs many points."""
     if spec.normalisation is not None or statistics.inputs is None:
         return
-    found = statistics.inputs.inferred()
-    if found is None:
+    normalisation = statistics.inputs.inferred()
+    if normalisation is None:
         LOG.warning(
             "%s does not state its mean and std, and its clean images do not show one of the usual: only their range "
             "is compared with later images", spec.name,
         )  # fmt: skip
         return
-    raw = found == common(spec.channels)[0]
+    raw = normalisation == common(spec.channels)[0]
     if raw and not spec.depth:  # as detectors read them
         return
     hint = ", which few models read: normalise them as the training images were" if raw else ""
     sentence = (
-        f"{spec.name} does not state its mean and std; the clean images look like {name_of(found)}{hint}, and later "
-        f"images are compared with that; pass mean= and std= to be certain"
+        f"{spec.name} does not state its mean and std; the clean images look like {name_of(normalisation)}{hint}, and "
+        f"later images are compared with that; pass mean= and std= to be certain"
     )
     LOG.warning(sentence)
     warnings.warn(sentence, ImageWarning, stacklevel=4)
@@ -261,5 +267,5 @@ def _clean_batches(spec: Spec, folder: Path) -> Iterator[Floats]:
     # Labels play no part, so sets with other classes than the model's will do; corruptions will not.
     if images.corrupted:
         raise FozoError(f"{folder} holds corrupted images; calibrate on clean ones")
-    some = images.take(min(len(images), CALIBRATION_IMAGES))
-    return (batch.images for batch in in_order(some, spec, batch_size=CALIBRATION_BATCH))
+    few = images.take(min(len(images), CALIBRATION_IMAGES))
+    return (batch.images for batch in in_order(few, spec, batch_size=CALIBRATION_BATCH))

@@ -39,8 +39,8 @@ LOG.addHandler(logging.NullHandler())
 class Spec:
     """What everything else reads about a model instead of assuming it.
 
-    Of a black box, which has no tokens, depth and widths are 0, and the one patch is the image. What is unknown of it
-    (the size of its images, the number of classes) is 0 until the first batch.
+    A black box has no tokens: its depth and widths are 0, and its one patch is the image. Its image size and its number
+    of classes are 0 until the first batch tells them.
 
     Examples:
         >>> spec = engine.spec
@@ -50,20 +50,29 @@ class Spec:
 
     name: str
     depth: int
+    """Number of blocks."""
     dim: int
+    """Width of a token."""
     classes: int
+    """Number of outputs."""
     channels: int
     image_size: tuple[int, int]
+    """Height and width."""
     patch_size: tuple[int, int]
-    head_width: int  # width of what the head reads: `dim`, or `2 * dim` where it reads [CLS, mean of patches]
-    fingerprint: str  # hash of architecture and weights; files made for one model are refused by another
+    """Height and width."""
+    head_width: int
+    """Width of what the head reads: ``dim``, or ``2 * dim`` where it reads [CLS, mean of patches]."""
+    fingerprint: str
+    """Hash of architecture and weights; files made for one model are refused by another."""
     mean: tuple[float, ...] | None = None
     """Per-channel normalisation of the pixels in [0, 1]; ``None`` when the model's file does not tell."""
     std: tuple[float, ...] | None = None
     subset: tuple[int, ...] | None = None
     """Indices of the classes that the head was restricted to (ImageNet-R has 200 of 1000), else ``None``."""
-    labels: tuple[str, ...] | None = None  # names of the classes in the order of the logits, where they are known
-    class_token: bool = True  # whether there is a CLS token; the head of a model without one reads its patch tokens
+    labels: tuple[str, ...] | None = None
+    """Names of the classes in the order of the logits, where they are known."""
+    class_token: bool = True
+    """Whether there is a CLS token. The head of a model without one reads its patch tokens."""
 
     def __post_init__(self) -> None:
         """Refuse a mean and std that no model has: pixels are in [0, 1] (for one that reads 0..255, std is 1/255)."""
@@ -74,10 +83,10 @@ class Spec:
                 if not least <= value <= most:  # also NaN
                     why = "looks like 0..255 units: divide it by 255" if 2 < value < 256 else "does not fit 0..1 pixels"
                     raise FozoError(f"the {name} of {self.name} is {value:g}, which {why}")
-        for name, given in (("labels", self.labels), ("subset", self.subset)):
-            if given is not None and len(given) != self.classes:
+        for name, items in (("labels", self.labels), ("subset", self.subset)):
+            if items is not None and len(items) != self.classes:
                 raise FozoError(
-                    f"{len(given)} {name} were given for the {self.classes} classes of {self.name}; give one for each"
+                    f"{len(items)} {name} were given for the {self.classes} classes of {self.name}; give one for each"
                 )
 
     def label(self, output: int) -> str:
@@ -160,9 +169,12 @@ class Knobs:
         (4, 8, 10)
     """
 
-    prompts: Floats | None = None  # `[K, p, d]`: tokens inserted after CLS, after the position embedding
-    cls: Move | None = None  # of the CLS token; it moves nothing where there is none
+    prompts: Floats | None = None
+    """``[K, p, d]``: tokens inserted after CLS, once positions are added."""
+    cls: Move | None = None
+    """Moves the CLS token, and nothing where there is none."""
     patches: Move | None = None
+    """Moves the patch tokens."""
 
     def candidates(self) -> int:
         """Return K, the number of forward passes that these knobs ask for."""
@@ -179,11 +191,11 @@ class Knobs:
         if p is not None and (p.ndim != 3 or p.shape[0] != k or p.shape[2] != spec.dim):
             raise FozoError(f"prompts have shape {list(p.shape)}, but [{k}, p, {spec.dim}] is needed")
         for name, move in (("cls", self.cls), ("patches", self.patches)):
-            for part in () if move is None else (move.scale, move.shift):
-                fits = part.ndim == 4 and part.shape[0] in (1, k) and part.shape[1] in (1, batch)
-                if not fits or part.shape[2:] != (spec.depth, spec.dim):
+            for factors in () if move is None else (move.scale, move.shift):
+                fits = factors.ndim == 4 and factors.shape[0] in (1, k) and factors.shape[1] in (1, batch)
+                if not fits or factors.shape[2:] != (spec.depth, spec.dim):
                     raise FozoError(
-                        f"the {name} move has shape {list(part.shape)}, but [{k} or 1, {batch} or 1, "
+                        f"the {name} move has shape {list(factors.shape)}, but [{k} or 1, {batch} or 1, "
                         f"{spec.depth}, {spec.dim}] is needed"
                     )
         return k
@@ -201,8 +213,10 @@ class Tap(str, Enum):
         ((1, 8, 64), (1, 8, 6, 64))
     """
 
-    LOGITS = "logits"  # `[K, B, classes]`: the head's output, the one tap that every engine has
-    POOLED = "pooled"  # `[K, B, h]`: what the head reads. For most models the last layer's `FEATURES`.
+    LOGITS = "logits"
+    """``[K, B, classes]``: the head's output, the one tap that every engine has."""
+    POOLED = "pooled"
+    """``[K, B, h]``: what the head reads. For most models the last layer's ``FEATURES``."""
     CLS = "cls"
     """``[K, B, L, d]``: the CLS token as it leaves each block, before any move; the mean patch where there is none."""
     FEATURES = "features"
@@ -221,8 +235,10 @@ Taps: TypeAlias = dict[Tap, Floats]
 class Affine:
     """A model's head: ``logits = pooled @ weight + bias``."""
 
-    weight: Floats  # `[h, classes]`
-    bias: Floats  # `[classes]`
+    weight: Floats
+    """``[h, classes]``."""
+    bias: Floats
+    """``[classes]``."""
 
     def __call__(self, pooled: Floats) -> Floats:
         """Apply it: ``[..., h] -> [..., classes]``."""

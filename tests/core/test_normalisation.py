@@ -93,12 +93,11 @@ def test_a_method_is_warned_once_and_not_of_every_batch() -> None:
         Watch()(images(IMAGENET), replace(unknown, mean=HALF[0], std=HALF[1]), clean)  # its engine sees to it
 
 
-def test_a_refusal_names_the_image_the_channel_and_the_range_that_is_read(engine: fozo.Engine) -> None:
+def test_a_refusal_names_the_image_and_the_range_that_is_read(engine: fozo.Engine) -> None:
     spec, batch = replace(engine.spec, mean=IMAGENET[0], std=IMAGENET[1], image_size=(32, 32)), images(IMAGENET)
     batch[2, 1, 3, 4] = 500
-    with pytest.raises(
-        FozoError, match=r"image 2 of .* 500 in channel 1, where .* reads -2\.04 to 2\.43: it looks like"
-    ):
+    sentence = r"image 2 of the batch holds values of -2\.\d+ to 500, where \S+ reads -2\.12 to 2\.64: it was damaged"
+    with pytest.raises(FozoError, match=sentence):
         check_images(batch, spec, set())
     batch[2, 1, 3, 4] = np.nan
     with pytest.raises(FozoError, match="image 2 of the batch holds NaN"):

@@ -15,7 +15,9 @@ from fozo.cli.options import Progress, as_command
 from fozo.errors import FozoError, ImageWarning, PluginWarning
 from fozo.io.system import installed_version
 
-WRONG, BROKEN, UNREAD = 2, 70, 128 + 13  # the last is SIGPIPE, which Windows has no name for
+WRONG = 2
+BROKEN = 70
+UNREAD = 128 + 13  # SIGPIPE, which Windows has no name for
 TRACEBACK = "FOZO_TRACEBACK"  # set this variable of the environment to see where an error came from
 COMPLETE = "_FOZO_COMPLETE"  # what a shell sets when Tab is pressed: see ``fozo --install-completion``
 CODES = (
@@ -98,9 +100,11 @@ def explain(error: BaseException) -> int:
     if isinstance(error, FozoError):
         return _say(str(error), WRONG)
     if hasattr(error, "format_message"):  # typer's own errors, whose class has no public name
-        message, context = error.format_message().rstrip("."), getattr(error, "ctx", None)
-        # Where a command lacks everything, typer has shown the help and has nothing to say.
-        return _say(f"{message}; see {context.command_path if context else 'fozo'} --help", WRONG) if message else WRONG
+        message = error.format_message().rstrip(".")
+        if not message:  # where a command lacks everything, typer has shown the help and has nothing to say
+            return WRONG
+        context = getattr(error, "ctx", None)
+        return _say(f"{message}; see {context.command_path if context else 'fozo'} --help", WRONG)
     if isinstance(error, OSError):
         where = "the output" if error.filename is None else os.fsdecode(error.filename)
         return _say(f"cannot use {where}: {error.strerror or error}; check the path, its permissions and space", WRONG)

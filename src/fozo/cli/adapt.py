@@ -59,7 +59,7 @@ def adapt(
     options: dict[str, Any] = {"seed": seed, "preset": preset, "batch_size": batch_size, **read_options(option or [])}
     if passes is not None:
         options["passes"] = read_value(passes)
-    wanted = needs(method or "align", options)  # of which equalise needs the same
+    wanted = needs(method or "align", options)  # equalise needs the same of these
     measured = sorted(wanted & MEASURED.keys())
     if measured and clean is None:
         what = NEEDS[measured[0]].partition(";")[0]
@@ -70,24 +70,27 @@ def adapt(
         )
     for path in filter(None, (out, Path(f"{out}{LOG}"), state)):
         check_output(path)  # said before the work, not after it
-    found = open_unlabelled(images)
-    calm = None if clean is None else open_unlabelled(clean)
+    live_images = open_unlabelled(images)
+    clean_images = None if clean is None else open_unlabelled(clean)
     engine = load_model(model, load)
     method = method or ("align" if "tokens" in engine.abilities else "equalise")
-    named = label_by_folder(found, engine.spec)
-    calibrated_on = calm.fingerprint if calm is not None and wanted else None
+    labelled = label_by_folder(live_images, engine.spec)
+    calibrated_on = clean_images.fingerprint if clean_images is not None and wanted else None
     done = 0
     with closing(Progress()) as progress:
 
         def clean_batches() -> Iterator[Floats]:
-            assert calm is not None
-            for batch in read_batches(calm, engine, progress, "calibrating", batch_size=batch_size):
+            assert clean_images is not None
+            for batch in read_batches(clean_images, engine, progress, "calibrating", batch_size=batch_size):
                 if len(batch.samples):
                     yield batch.images
 
         def batches(start: int) -> Iterator[LabelledBatch]:
             nonlocal done
-            for batch in read_batches(named or found, engine, progress, "adapting", batch_size=batch_size, start=start):
+            streamed = read_batches(
+                labelled or live_images, engine, progress, "adapting", batch_size=batch_size, start=start
+            )
+            for batch in streamed:
                 done = batch.index * batch_size
                 yield batch
 
@@ -97,30 +100,34 @@ def adapt(
         elif "source" in wanted:
             options["source"] = calibrate(engine, clean_batches())
         options |= {need: MEASURED[need].measure(engine, clean_batches()) for need in measured}
-        made = create(method, engine, **options)
+        adapter = create(method, engine, **options)
         identity: dict[str, object] = {
             "model": engine.spec.name,
             "weights": engine.spec.fingerprint,
             "mean": list(engine.spec.mean or ()),
             "std": list(engine.spec.std or ()),
             "method": method,
-            "images": found.fingerprint,
+            "images": live_images.fingerprint,
             "batch_size": batch_size,
             "threads": load.threads,
             "calibrated_on": calibrated_on,
-            **made.identity(),
+            **adapter.identity(),
         }
         try:
             run = adapt_folder(
-                made, named or found, out, batches, identity, labelled=named is not None, resume=resume, state=state
-            )
+                adapter, labelled or live_images, out, batches, identity,
+                labelled=labelled is not None, resume=resume, state=state,
+            )  # fmt: skip
         except KeyboardInterrupt:
             progress.close()
             print(
-                f"fozo: {out} has the first {done} of {len(found)} predictions; the same command with --resume goes on",
+                f"fozo: {out} has the first {done} of {len(live_images)} predictions; the same command with --resume "
+                f"goes on",
                 file=sys.stderr,
             )
             raise
     if not run.images:
-        raise FozoError(f"none of the {len(found)} images of {images} can be read; check them with fozo data check")
+        raise FozoError(
+            f"none of the {len(live_images)} images of {images} can be read; check them with fozo data check"
+        )
     print("; ".join(filter(None, [f"{out}: predictions of {run.images} images by {method}", run.summary])))

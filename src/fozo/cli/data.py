@@ -87,27 +87,33 @@ def rank(
 
     if (clean is None) == (model is None):
         raise FozoError("give either --clean, a folder to compare with, or --model, whose --reference is compared with")
-    sets, known, adapter = [open_unlabelled(folder) for folder in folders], None, None
+    sets = [open_unlabelled(folder) for folder in folders]
+    known = None
+    adapter = None
     spec = pixel_spec()
     if model is not None:
-        known, adapter = MonitorReference.load(reference), make_adapter(load_model(model, load), stats)
+        known = MonitorReference.load(reference)
+        adapter = make_adapter(load_model(model, load), stats)
         known.check(adapter)
         spec = adapter.engine.spec
-    measure, rows = QualityStatistics(spec), []
+    measure = QualityStatistics(spec)
     source = known.clean if known else CleanImages.of(measure(np.concatenate([*map(np.asarray, batches(clean, spec))])))
-    for folder, found in zip(folders, sets, strict=True):
-        seen = [np.asarray(batch) for batch in batches(found.take(min(images, len(found))), spec)]
-        if not seen:
+    rows = []
+    for folder, images_of_folder in zip(folders, sets, strict=True):
+        drawn = images_of_folder.take(min(images, len(images_of_folder)))
+        pixels = [np.asarray(batch) for batch in batches(drawn, spec)]
+        if not pixels:
             raise FozoError(f"no image of {folder} can be read; leave this folder out")
-        features, expected = measure(np.concatenate(seen)), None
+        features = measure(np.concatenate(pixels))
+        expected = None
         if known is not None and adapter is not None:
             adapter.reset()
-            expected = known.expect(prediction_features(np.concatenate([*map(adapter, seen)])), features)
+            expected = known.expect(prediction_features(np.concatenate([*map(adapter, pixels)])), features)
         distance = source.beyond_chance(features)
         quality, words = changes(features, source.whitening.mean, source.whitening.std)
         words = words if distance >= 0.005 else ()  # what prints as 0.00 is chance
-        parts = filter(None, (", ".join(words) or "like clean images", expected, *advice(words, quality)))
-        rows.append((distance, f"{folder} ({len(features)} images): {'; '.join(map(str, parts))}"))
+        findings = filter(None, (", ".join(words) or "like clean images", expected, *advice(words, quality)))
+        rows.append((distance, f"{folder} ({len(features)} images): {'; '.join(map(str, findings))}"))
     print("distance from the clean images, the closest first:")
     for distance, sentence in sorted(rows):
         print(f"{distance:.2f} {sentence}")

@@ -42,9 +42,10 @@ class Frame:
     """One picture of a camera."""
 
     name: str
-    pixels: Pixels  # ``uint8 [height, width, 3]``
+    pixels: Pixels
+    """``uint8 [height, width, 3]``."""
     time: float
-    """Seconds since 1970: of the file's writing, or of its being read from a camera; of a video, since it began."""
+    """When the file was written or the camera gave it, in seconds since 1970; of a video, seconds since it began."""
 
 
 def frames(source: str, *, follow: bool = False) -> Iterator[Frame | None]:
@@ -76,7 +77,8 @@ def clean_frames(video: Path, first: str | None, spec: Spec) -> Pixels:
         if number % step == 0:
             kept.append(sized_pixels([frame.pixels], spec)[0])
         if len(kept) > CLEAN_FRAMES:
-            kept, step = kept[::2], 2 * step
+            kept = kept[::2]
+            step *= 2
     return np.stack(kept)
 
 
@@ -129,18 +131,18 @@ def label_by_folder(images: ImageSet, spec: Spec) -> ImageSet | None:
     Folders that are all named by WordNet ids of ImageNet are classes of any model of 1000, in ImageNet's order.
     """
     folders = [sample.path.partition("/")[0] if "/" in sample.path else "" for sample in images.samples]
-    names = tuple(sorted(set(folders)))
+    classes = tuple(sorted(set(folders)))
+    known = spec.labels or ()
     ids = imagenet_wnids()
-    by_id = spec.classes == len(ids) and set(names) <= set(ids)
-    known = ids if by_id else spec.labels or ()
-    if "" in names or not known or (all(map(str.isdecimal, names)) and not set(names) <= set(known)):
+    if spec.classes == len(ids) and set(classes) <= set(ids):
+        classes = known = ids
+    numbers = all(map(str.isdecimal, classes)) and not set(classes) <= set(known)
+    if "" in classes or not known or numbers:
         return None
-    classes = ids if by_id else names
     labels = {name: label for label, name in enumerate(classes)}
     samples = tuple(Sample(s.path, labels[name]) for s, name in zip(images.samples, folders, strict=True))
-    named = replace(images, name="folder", samples=samples, classes=classes)
     try:
-        return match_classes(named, spec)
+        return match_classes(replace(images, name="folder", samples=samples, classes=classes), spec)
     except FozoError:
         return None
 
@@ -152,7 +154,8 @@ def read_batches(
 
     What cannot be read is left out, with a sentence: a batch may be empty.
     """
-    leave_out, show = partial(_leave_out, progress=progress), partial(progress, doing)
+    show = partial(progress, doing)
+    leave_out = partial(_leave_out, progress=progress)
     return in_order(images, engine.spec, batch_size=batch_size, start=start, show=show, leave_out=leave_out)
 
 
@@ -165,12 +168,12 @@ def make_reference(adapter: AnyMethod, clean: Path | Pixels, path: Path, sample:
         images = open_unlabelled(cast("Path", clean))
     if isinstance(images, ImageSet) and len(images) > CLEAN:
         images = images.take(CLEAN)
-    given: dict[str, Any] = {} if sample is None else {"sample": sample}
+    options: dict[str, Any] = {} if sample is None else {"sample": sample}
     with closing(Progress()) as progress:
-        made = MonitorReference.collect(adapter, images, progress=progress, **given)
+        reference = MonitorReference.collect(adapter, images, progress=progress, **options)
     with disk_errors(path):
-        made.save(path)
-    print(f"fozo: {path} was made from {made.clean.images} clean images", file=sys.stderr)
+        reference.save(path)
+    print(f"fozo: {path} was made from {reference.clean.images} clean images", file=sys.stderr)
 
 
 def _leave_out(error: FozoError, progress: Progress) -> None:

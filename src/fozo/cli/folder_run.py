@@ -31,7 +31,9 @@ from fozo.io.files import append_whole
 from fozo.methods.registry import AnyMethod
 from fozo.types import Array, Floats, Spec
 
-KIND, VERSION, LOG = "fozo adapt", 1, ".log"
+KIND = "fozo adapt"
+VERSION = 1
+LOG = ".log"
 TOP = 5
 
 
@@ -41,13 +43,20 @@ class BatchLine:
 
     index: int
     images: int
-    end: int  # length of the table of predictions once this batch is in it, in bytes
-    entropy: float  # mean entropy of the predictions, in nats
-    confidence: float  # mean probability of the predicted classes
+    end: int
+    """Length of the table of predictions once this batch is in it, in bytes."""
+    entropy: float
+    """Mean entropy of the predictions, in nats."""
+    confidence: float
+    """Mean probability of the predicted classes."""
     passes: float
-    correct: int | None = None  # right predictions, where the folders name the classes
-    metrics: Mapping[str, float] = field(default_factory=dict)  # what the method reports, such as Align's shift
-    left_out: int = 0  # images that cannot be read: their rows have no classes
+    """Forward passes an image."""
+    correct: int | None = None
+    """Right predictions, where the folders name the classes."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What the method reports, such as Align's shift."""
+    left_out: int = 0
+    """Images that cannot be read: their rows have no classes."""
 
     @property
     def plausible(self) -> bool:
@@ -101,11 +110,11 @@ def read_folder_run(path: Path) -> FolderRun:
     _, *lines = read_log(path)
     finished = bool(lines) and lines[-1].get("finished") is True
     for number, line in enumerate(lines[: len(lines) - finished], 2):
-        found = as_dataclass(BatchLine, line, f"line {number} of {path}")
-        follows = found.index == len(batches) and found.end > (batches[-1].end if batches else 0)
-        if not follows or not found.plausible:
+        batch = as_dataclass(BatchLine, line, f"line {number} of {path}")
+        follows = batch.index == len(batches) and batch.end > (batches[-1].end if batches else 0)
+        if not follows or not batch.plausible:
             raise FozoError(f"{path} is damaged in line {number}; run fozo adapt again")
-        batches.append(found)
+        batches.append(batch)
     return FolderRun(path, header, batches, finished)
 
 
@@ -131,13 +140,15 @@ def adapt_folder(
     same for a run to be continued by ``resume``. ``state`` is continued from where it exists, and saved in the end.
     """
     header = {"kind": KIND, "version": VERSION, **identity, "labelled": labelled, "state": state and str(state)}
-    log_path, head = Path(f"{out}{LOG}"), f".{out.name}.state-"
+    log_path = Path(f"{out}{LOG}")
+    head = f".{out.name}.state-"
     if log_path.exists() and log_path.stat().st_size and _header(log_path).get("kind") != KIND:
         raise FozoError(f"{log_path} is in the way: it is not a log of fozo adapt; move it, or choose another --out")
     states = Checkpoints(out.parent, head, SAVE_SECONDS)
     with closing(Log(log_path)) as log:
         sweep(out.parent, f".{head}")
-        done, end = 0, 0
+        done = 0
+        end = 0
         if resume and len(log):
             run = read_folder_run(log.path)
             _check_same(run.header, header, out)
@@ -158,7 +169,8 @@ def adapt_folder(
             else:
                 log.append(header)
             for batch in batches(done):
-                seen, spec = len(batch.samples), method.engine.spec
+                seen = len(batch.samples)
+                spec = method.engine.spec
                 logits = _logits(method(batch.images), seen, spec) if seen else np.zeros((0, spec.classes or TOP))
                 probabilities = softmax(logits, axis=1)
                 rows = _rows(spec, images, batch, probabilities)

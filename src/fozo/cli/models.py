@@ -39,17 +39,17 @@ def calibrate(
 
     for path in filter(None, (out, monitor)):
         check_output(path)  # said before the work, not after it
-    found = None if images.is_file() else open_unlabelled(images)
-    if first is not None and found:
+    folder = None if images.is_file() else open_unlabelled(images)
+    if first is not None and folder:
         raise FozoError(f"--first is for a video, and {images} is not one; leave it out")
     engine = load_model(model, load)
-    frames = None if found else clean_frames(images, first, engine.spec)
+    frames = None if folder else clean_frames(images, first, engine.spec)
     mixed = None if blend is None else SourceStatistics.load(blend)
     if mixed is not None:
         mixed.check(engine.spec.fingerprint, engine.spec.name)  # before the images are read, not after
     with closing(Progress()) as progress:
-        batches = read_batches(found, engine, progress, "calibrating", batch_size=batch_size) if found else ()
-        statistics = measure(engine, (batch.images for batch in batches if len(batch.samples)) if found else frames)
+        batches = read_batches(folder, engine, progress, "calibrating", batch_size=batch_size) if folder else ()
+        statistics = measure(engine, (batch.images for batch in batches if len(batch.samples)) if folder else frames)
     images_seen = f"{statistics.images} images"
     if mixed is not None:
         statistics = mixed.blend(statistics)
@@ -80,10 +80,10 @@ def quantise(
 
     check_output(out)  # said before the work, not after it
     check_counts(count=count)
-    found = open_unlabelled(images)
+    clean = open_unlabelled(images)
     engine = load_model(model, load)
     with closing(Progress()) as progress:
-        few = read_batches(found.take(min(count, len(found))), engine, progress, "reading")
+        few = read_batches(clean.take(min(count, len(clean))), engine, progress, "reading")
         pixels = np.concatenate([batch.images for batch in few])
         scales = ptq4vit(engine, pixels, bits, metric=metric, progress=partial(progress, "quantising")).scales
     with disk_errors(out):

@@ -56,14 +56,14 @@ def as_command(function: Callable[..., None]) -> Callable[..., None]:
     hints = get_type_hints(function, include_extras=True)
     loads = hints.pop("load", None) is not None
 
-    def run(**given: Any) -> None:  # noqa: ANN401 - typer has checked them
+    def run(**values: Any) -> None:  # noqa: ANN401 - typer has checked them
         if loads:
-            load = {name: given.pop(name) for name in LOADING}
+            load = {name: values.pop(name) for name in LOADING}
             load |= {name: _channels(name, load[name]) for name in ("mean", "std") if load[name] is not None}
             if load["labels"] is not None:
                 load["labels"] = tuple(read_text(load["labels"]).splitlines())
-            given["load"] = LoadOptions(**load)
-        function(**given)
+            values["load"] = LoadOptions(**load)
+        function(**values)
 
     keywords = []
     for name, parameter in inspect.signature(function).parameters.items():
@@ -71,12 +71,12 @@ def as_command(function: Callable[..., None]) -> Callable[..., None]:
             form = _annotation(name, hints[name], parameter.default is parameter.empty)
             keywords.append(parameter.replace(annotation=form, kind=parameter.KEYWORD_ONLY))
     for name, (kind, help) in LOADING.items() if loads else ():
-        option = typer.Option(help=help, rich_help_panel="How the model is loaded")
-        form = Annotated[kind | None, option]
+        form = Annotated[kind | None, typer.Option(help=help, rich_help_panel="How the model is loaded")]
         keywords.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=form))
     run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]  # which is what typer reads
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
-    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    run.__name__ = function.__name__
+    run.__doc__ = function.__doc__
     return run
 
 
@@ -128,10 +128,13 @@ def read_value(text: str) -> Value:
 
 
 def read_options(assignments: list[str]) -> dict[str, Value]:
-    wrong = [text for text in assignments if not text.partition("=")[2]]
-    if wrong:
-        raise FozoError(f"--option is {wrong[0]!r}; give NAME=VALUE, such as schedule.decay=0.8")
-    return {name: read_value(value) for name, _, value in (text.partition("=") for text in assignments)}
+    options = {}
+    for text in assignments:
+        name, _, value = text.partition("=")
+        if not value:
+            raise FozoError(f"--option is {text!r}; give NAME=VALUE, such as schedule.decay=0.8")
+        options[name] = read_value(value)
+    return options
 
 
 class Progress:
@@ -149,7 +152,8 @@ class Progress:
         )  # fmt: skip
         self._task = self._bar.add_task("", total=None)
         self._began = self._said = self._since = time.monotonic()
-        self._doing, self._before = "", 0
+        self._doing = ""
+        self._before = 0
 
     def __call__(self, doing: str, done: int, total: int) -> None:
         now = time.monotonic()
@@ -157,7 +161,9 @@ class Progress:
             return
         if not self._bar.console.is_terminal:
             if doing != self._doing:  # the first call counts what was done before it
-                self._doing, self._since, self._before = doing, now, done
+                self._doing = doing
+                self._since = now
+                self._before = done
             if now - self._said >= PAUSE:
                 self._said = now
                 rate = (done - self._before) / (now - self._since) if now > self._since else 0.0

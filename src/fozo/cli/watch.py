@@ -85,15 +85,15 @@ def watch(
     ).watch(adapter)  # fmt: skip
     predictor = Guarded(adapter, monitor) if guard else adapter
     if state is not None and state.exists():
-        for each, path in zip((monitor, adapter), states, strict=True):
-            each.restore(path)
+        for adapting, path in zip((monitor, adapter), states, strict=True):
+            adapting.restore(path)
 
     def save() -> float:
-        for each, path in zip((monitor, adapter), states, strict=False):
-            each.save(path)
+        for adapting, path in zip((monitor, adapter), states, strict=False):
+            adapting.save(path)
         return time.monotonic()
 
-    saved, spec = time.monotonic(), engine.spec
+    saved = time.monotonic()
     console = Console()
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
     with open_output(events) if events is not None else nullcontext() as file, live or nullcontext():
@@ -101,7 +101,8 @@ def watch(
             for batch in batches(pictures, batch_size):
                 now = np.array([frame.time for frame in batch])
                 # Cropped to the model's size, unless they have it already; in gray for one channel.
-                predictor(spec.normalise(sized_pixels([frame.pixels for frame in batch], spec)))
+                pixels = sized_pixels([frame.pixels for frame in batch], engine.spec)
+                predictor(engine.spec.normalise(pixels))
                 lines = [{"type": "event", **asdict(event)} for event in raised]
                 for event in raised if live is None else ():
                     print(f"image {event.image:,}: {event.name}: {event.text}", flush=True)

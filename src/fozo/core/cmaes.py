@@ -21,7 +21,7 @@ from fozo.types import Array
 
 Draws = Callable[..., Array]  # draws(rows, columns): standard normal numbers, as numpy.random.randn
 MIRRORED_BELOW = 6  # populations in which the worst point's mirror image replaces a draw
-MAX_CONDITION = 1e14  # of C; smaller eigenvalues are rounding errors and are raised to the limit
+MAX_CONDITION = 1e14  # that C may have; smaller eigenvalues are rounding errors and are raised to the limit
 
 
 def expected_length(size: int) -> float:

@@ -27,7 +27,7 @@ from fozo.errors import FozoError
 from fozo.state import State
 from fozo.types import Affine, Array, Floats
 
-DIMENSIONS = 64  # of content vectors, at most; more hardly improved targets of narrow groups, and files grow
+DIMENSIONS = 64  # content vectors have at most; more hardly improved targets of narrow groups, and files grow
 CONTENT_VARIANCE = 0.25
 """Squared shift, in units of the variance over clean images, that clean images of one kind of thing may have: their
 average descriptor differs from that of all clean images by their content. Align's groups of classes for tuning stay
@@ -40,8 +40,10 @@ PENALTIES = 10.0 ** np.arange(-6, 7)  # ridge penalties to choose from, in units
 class ContentBasis(State):
     """The principal directions of a head's rows."""
 
-    centre: Array  # mean row, [h]
-    directions: Array  # [h, k], orthonormal
+    centre: Array
+    """Mean row, ``[h]``."""
+    directions: Array
+    """``[h, k]``, orthonormal."""
 
     @classmethod
     def of(cls, head: Affine) -> ContentBasis:
@@ -75,9 +77,12 @@ class ContentMoments(State):
 
     basis: ContentBasis
     count: int
-    mean: Array  # [k]
-    products: Array  # sum of (c - mean)(c - mean)^T, [k, k]
-    cross: Mapping[str, Array]  # for each statistic y [...] by name, the sum of (c - mean)(y - mean of y), [k, ...]
+    mean: Array
+    """``[k]``."""
+    products: Array
+    """Sum of (c - mean)(c - mean)^T, ``[k, k]``."""
+    cross: Mapping[str, Array]
+    """For each statistic y ``[...]`` by name, the sum of (c - mean)(y - mean of y), ``[k, ...]``."""
 
     def __post_init__(self) -> None:
         """Refuse sums that no images have."""
@@ -120,7 +125,7 @@ class ContentRegression:
         eigenvalues = eigenvalues[nonzero]
         vectors = vectors[:, nonzero]
         rotated = {name: np.tensordot(vectors.T, cross, 1) for name, cross in content.cross.items()}
-        # Of each feature's sum of squares, the part that each direction explains without a penalty.
+        # The part of each feature's sum of squares that each direction explains without a penalty.
         explained = {
             name: (y.T**2 / eigenvalues).T / np.maximum(moments[name].squares, 1e-300) for name, y in rotated.items()
         }

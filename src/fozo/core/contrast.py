@@ -19,7 +19,7 @@ LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in luminance (BT.
 
 
 def luminance(images: Floats) -> Floats:
-    """Luminance ``[n, H, W]`` of RGB ``[n, 3, H, W]``; of any other number of channels, their mean."""
+    """Luminance ``[n, H, W]`` of RGB ``[n, 3, H, W]``; the mean of any other number of channels."""
     channels = images.shape[1]
     weights = LUMA if channels == len(LUMA) else (1 / channels,) * channels
     luma: Floats = images[:, 0] * images.dtype.type(weights[0])

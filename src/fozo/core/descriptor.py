@@ -24,7 +24,7 @@ FLOOR = 1e-5
 uniform image would be infinitely far from every other one."""
 
 MAX_DEVIATION = 1e3
-"""Of a normalised image's mean and bands, which have a few units; beyond this it is not an image."""
+"""Largest mean and band energy of a normalised image, which usually has a few units."""
 
 AT_ONCE = 1 << 17
 """Pixels that are transformed together: one image of 224 px, many small ones. They then stay in the processor's nearest
@@ -88,7 +88,7 @@ class Spectra:
         def work(first: int) -> None:
             chosen = slice(first, first + self._together)
             part = coefficients[chosen]
-            with np.errstate(over="ignore", invalid="ignore"):  # of this thread; such descriptors are beyond `limits`
+            with np.errstate(over="ignore", invalid="ignore"):  # for this thread; such descriptors are beyond `limits`
                 if self.channels == 3:
                     red, green, blue = images[chosen].swapaxes(0, 1)
                     brightness, one, other = part.swapaxes(0, 1)

@@ -23,7 +23,6 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +46,7 @@ COMMON = {
     "pixels of 0 to 255 (as if they had been neither divided nor normalised)": BYTES,
 }
 
+UNKNOWN: Normalisation = ((0.0,), (1.0,))  # values are taken as they are where mean and std are not known
 USUAL_PIXELS = -0.3, 1.3
 ABSURD_PIXELS = -3.0, 4.0
 USUAL_VALUES = -20.0, 20.0  # after normalisation, where mean and std are not known
@@ -57,7 +57,8 @@ RANGE_MARGIN = (
 )
 END_TOLERANCE = 0.01  # distance from black and white at which a range shows its normalisation
 FIRST_CHECKED = 16  # batches that are compared with the clean images before only some are
-CHECKED_EVERY = 16  # of the later batches, one in so many is compared
+ADVICE = "leave it out, or divide its pixels by 255 and normalise them once as the training images were"
+CHECKED_EVERY = 16  # later one in so many batches is compared
 
 
 @lru_cache
@@ -83,22 +84,10 @@ def extremes(images: Images, axes: tuple[int, ...]) -> tuple[Array, Array]:
     return low, high
 
 
-class Limits(NamedTuple):
-    """What the values of a model's images are compared with."""
-
-    mean: Array
-    std: Array
-    usual: tuple[float, float]
-    absurd: tuple[float, float]
-
-
-@lru_cache(maxsize=64)
-def limits(normalisation: Normalisation | None) -> Limits:
-    """Limits of pixels in [0, 1], or of the values themselves where mean and std are not known."""
-    if normalisation is None:
-        return Limits(np.zeros(1), np.ones(1), USUAL_VALUES, ABSURD_VALUES)
+def in_pixels(low: Array, high: Array, normalisation: Normalisation) -> tuple[Array, Array]:
+    """Smallest and largest values as they were before normalisation, where black is 0 and white is 1."""
     mean, std = np.asarray(normalisation)
-    return Limits(mean, std, USUAL_PIXELS, ABSURD_PIXELS)
+    return low * std + mean, high * std + mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,28 +120,21 @@ class InputRange(State):
         """The normalisation, or the only common one under which the range is from black to white."""
         if self.normalisation is not None:
             return self.normalisation
-        ends = np.stack([self.low, self.high])
-        black_to_white = np.array([[0.0], [1.0]])
-        fits = [
-            candidate
-            for candidate in common(len(self.low))
-            if np.abs(ends * candidate[1] + candidate[0] - black_to_white).max() <= END_TOLERANCE
-        ]
+        fits = []
+        for candidate in common(len(self.low)):
+            dark, bright = in_pixels(self.low, self.high, candidate)
+            if np.abs([dark, bright - 1]).max() <= END_TOLERANCE:
+                fits.append(candidate)
         return fits[0] if len(fits) == 1 else None
 
     def objection(self, images: Images) -> str | None:
         """Say in a few words why a batch can hardly have been prepared as the clean images were; ``None`` if it may."""
         low, high = extremes(images, (0, 2, 3))
         normalisation = self.inferred()
-        if normalisation is None:
-            margin = RANGE_MARGIN * (self.high - self.low)
-            fits = (low >= self.low - margin).all() and (high <= self.high + margin).all()
-        else:
-            mean, std, usual, _ = limits(normalisation)
-            fits = (low * std + mean).min() >= usual[0] and (high * std + mean).max() <= usual[1]
-            if fits and _is_raw(low, high, normalisation):
-                return f"it lies within [0, 1], but the clean images were {name_of(normalisation)}"
-        if fits:
+        if normalisation is not None and _is_raw(low, high, normalisation):
+            return f"it lies within [0, 1], but the clean images were {name_of(normalisation)}"
+        margin = RANGE_MARGIN * (self.high - self.low)
+        if (low >= self.low - margin).all() and (high <= self.high + margin).all():
             return None
         return (
             f"it holds values of {low.min():.3g} to {high.max():.3g}, but the clean images had "
@@ -190,19 +172,47 @@ def check_images(images: Images, spec: Spec, warned: set[str]) -> None:
     _check_form(images, spec)
     # Two reductions and no copy. Comparisons with NaN fail, so nothing else looks for one.
     low, high = extremes(images, (2, 3))
-    mean, std, usual, _ = limits(spec.normalisation)
-    if not ((low * std + mean).min() >= usual[0] and (high * std + mean).max() <= usual[1]):
-        _object(low, high, spec, warned)
-    elif _is_raw(low, high, spec.normalisation):
-        _warn(f"the batch lies within [0, 1]: it looks un-normalised; {_advice(spec)}", "un-normalised", warned)
+    normalisation = spec.normalisation or UNKNOWN
+    usual, absurd = (USUAL_PIXELS, ABSURD_PIXELS) if spec.normalisation else (USUAL_VALUES, ABSURD_VALUES)
+    dark, bright = in_pixels(low, high, normalisation)
+    if dark.min() >= usual[0] and bright.max() <= usual[1]:
+        if _is_raw(low, high, normalisation):
+            _warn(f"the batch lies within [0, 1]: it looks un-normalised; {ADVICE}", "un-normalised", warned)
+        return
+    broken = ~(np.isfinite(low) & np.isfinite(high))
+    if broken.any():
+        raise FozoError(f"image {_first(broken)} of the batch holds NaN or infinite values; leave it out")
+    refused = ((dark < absurd[0]) & (low < -NOISE_VALUE)) | ((bright > absurd[1]) & (high > NOISE_VALUE))
+    suspicious = (dark < usual[0]) | (bright > usual[1])
+    image = _first(refused if refused.any() else suspicious)
+    least = low[image].min()
+    most = high[image].max()
+    cause = "it looks like 0..255" if least >= 0 and 2 < most <= 256 else "it was damaged, or prepared in another way"
+    mean, std = np.asarray(normalisation)
+    black, white = (0, 1) if spec.normalisation else usual
+    sentence = (
+        f"image {image} of the batch holds values of {least:.4g} to {most:.4g}, where {spec.name} reads "
+        f"{((black - mean) / std).min():.3g} to {((white - mean) / std).max():.3g}: {cause}; {ADVICE}"
+    )
+    if refused.any():
+        raise FozoError(sentence)
+    _warn(sentence, cause, warned)
 
 
 def _check_form(images: Images, spec: Spec) -> None:
     """Refuse a wrong shape, an empty batch, and what is not floats."""
     shape = tuple(images.shape)
-    wanted = f"{spec.name} reads float images of shape [B, {str(spec.image_shape)[1:-1]}]"
+    channels, *size = spec.image_shape
+    wanted = f"{spec.name} reads float images of shape [B, {channels}, {size[0]}, {size[1]}]"
     if len(shape) != 4 or shape[1:] != spec.image_shape:
-        raise FozoError(f"{wanted}, but the batch has shape {list(shape)}; {_reshape(shape, spec)}")
+        remedy = "give a batch of such images"
+        if len(shape) == 3:
+            remedy = "one image is a batch of one: images[None]"
+        elif shape[1:] == (*size, channels):
+            remedy = "put the channels first: images.transpose(0, 3, 1, 2), or permute in torch"
+        elif len(shape) == 4 and shape[1] == channels:
+            remedy = f"resize the images to {size[0]}x{size[1]} px"
+        raise FozoError(f"{wanted}, but the batch has shape {list(shape)}; {remedy}")
     if shape[0] == 0:
         raise FozoError("the batch has no images; give at least one")
     if "float" not in getattr(images.dtype, "name", str(images.dtype)):  # NumPy writes '>f4' for what it names float32
@@ -212,88 +222,18 @@ def _check_form(images: Images, spec: Spec) -> None:
         )
 
 
-def _reshape(shape: tuple[int, ...], spec: Spec) -> str:
-    channels, *size = spec.image_shape
-    if len(shape) == 3:
-        return "one image is a batch of one: images[None]"
-    if len(shape) != 4:
-        return "give a batch of images, channels first"
-    if shape[1:] == (*size, channels):
-        return "put the channels first: images.transpose(0, 3, 1, 2), or permute in torch"
-    if shape[1] == channels:
-        return f"resize the images to {size[0]}x{size[1]} px"
-    gray = ", by repeating the gray channel say" if shape[1] == 1 and channels == 3 else ""
-    return f"give images of {channels} channels{gray}"
-
-
-def _is_raw(low: Array, high: Array, normalisation: Normalisation | None) -> bool:
+def _is_raw(low: Array, high: Array, normalisation: Normalisation) -> bool:
     """Whether a batch looks like pixels of 0 to 1 where normalised ones are read.
 
     Exactly 0 is black, and frequent, before normalisation; after it black is below 0, and 0 next to no pixel.
     """
-    if normalisation is None or low.min() != 0 or not 0.5 < high.max() <= 1:
-        return False
-    mean, std, *_ = limits(normalisation)
-    return bool((mean / std).min() > 0.1)
+    mean, std = np.asarray(normalisation)
+    return bool(low.min() == 0 and 0.5 < high.max() <= 1 and (mean / std).min() > 0.1)
 
 
-def _object(low: Array, high: Array, spec: Spec, warned: set[str]) -> None:
-    """Refuse the batch, or warn, by the first of the worst images; the extremes are ``[B, channels]``."""
-    mean, std, usual, absurd = limits(spec.normalisation)
-    values = np.stack([low, high])
-    pixels = values * std + mean
-    broken = ~np.isfinite(values)
-    if broken.any():
-        image, more = _first(broken)
-        raise FozoError(f"image {image} of the batch holds NaN or infinite values{more}; leave it out")
-    refused = _outside(pixels, absurd) & (np.abs(values) > NOISE_VALUE)
-    faulty = refused if refused.any() else _outside(pixels, usual)
-    image, more = _first(faulty)
-    channel = int(faulty[:, image].any(axis=0).argmax())
-    end = int(faulty[:, image, channel].argmax())
-    read = (0, 1) if spec.normalisation else usual  # black and white, without the tolerance
-    least, most = (np.broadcast_to((limit - mean) / std, spec.channels)[channel] for limit in read)
-    cause, advice = _cause(values[:, image], spec)
-    sentence = (
-        f"image {image} of the batch holds {values[end, image, channel]:.4g} in channel {channel}, where {spec.name} "
-        f"reads {least:.3g} to {most:.3g}{more}: {cause}; {advice}"
-    )
-    if refused.any():
-        raise FozoError(sentence)
-    _warn(sentence, cause, warned)
-
-
-def _outside(ends: Array, bounds: tuple[float, float]) -> npt.NDArray[np.bool_]:
-    """Where the smallest values are below the bounds, and where the largest are above."""
-    return np.stack([ends[0] < bounds[0], ends[1] > bounds[1]])
-
-
-def _first(faulty: npt.NDArray[np.bool_]) -> tuple[int, str]:
-    """The first image at fault (``[2, B, channels]``), and how many there are if there are several."""
-    images = np.flatnonzero(faulty.any(axis=(0, 2)))
-    return int(images[0]), f" ({len(images)} such images in the batch)" if len(images) > 1 else ""
-
-
-def _cause(values: Array, spec: Spec) -> tuple[str, str]:
-    """Tell from the extremes of an image's channels how it was probably prepared, and what to do instead."""
-    if values.min() >= 0 and 2 < values.max() <= 256:
-        return "it looks like 0..255", _advice(spec)
-    if spec.normalisation is None:
-        return "no usual normalisation leads there", _advice(spec)
-    mean, std, usual, _ = limits(spec.normalisation)
-    pixels = values * std + mean
-    if pixels.min() >= usual[0] and 16 < pixels.max() <= 256:
-        return "it looks like 0..255, normalised without dividing by 255", _advice(spec)
-    undone_twice = pixels * std + mean
-    if pixels.min() < usual[0] and undone_twice.min() >= -0.05 and undone_twice.max() <= 1.05:
-        return "it looks normalised twice", "normalise it once"
-    return "it was damaged, or normalised for another model", _advice(spec)
-
-
-def _advice(spec: Spec) -> str:
-    if spec.normalisation is None:
-        return "leave it out, or divide pixels by 255 and normalise them as the training images were"
-    return "leave it out, or use engine.spec.normalise on uint8 pixels"
+def _first(faulty: npt.NDArray[np.bool_]) -> int:
+    """The first image with a fault in any channel: ``[B, channels]``."""
+    return int(faulty.any(axis=1).argmax())
 
 
 def _warn(sentence: str, cause: str, warned: set[str]) -> None:

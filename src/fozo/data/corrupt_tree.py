@@ -180,8 +180,9 @@ def _open_record(out: Path, domains: Sequence[Domain], source: Corrupting) -> di
     for key in ("size", "preparation", "seed", "frost"):
         # A tree without frost may yet get it, from either source.
         if old.get(key) is not None and record[key] is not None and old[key] != record[key]:
-            made = f"{out} was made with {key} {old[key]}, not {record[key]}"
-            raise FozoError(f"{made}; choose another folder, or the same {key}")
+            raise FozoError(
+                f"{out} was made with {key} {old[key]}, not {record[key]}; choose another folder, or the same {key}"
+            )
     record["frost"] = record["frost"] or old.get("frost")
     for kind in () if old else record["kinds"]:
         if (out / kind).exists():

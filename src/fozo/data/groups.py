@@ -10,7 +10,7 @@ from importlib.resources import files
 
 from fozo.errors import FozoError
 
-CLASSES = 1000  # of ImageNet-1k
+CLASSES = 1000  # ImageNet-1k has as many
 TUNING = ("birds", "fish", "insects", "primates", "vehicles", "clothing")  # strengths and thresholds are from these
 
 

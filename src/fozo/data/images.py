@@ -40,12 +40,23 @@ from fozo.io import open_regular, unreadable
 
 Pixels = npt.NDArray[np.uint8]
 
-EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")  # of files in a folder
+EXTENSIONS = (
+    ".bmp",
+    ".gif",
+    ".jpeg",
+    ".jpg",
+    ".pgm",
+    ".png",
+    ".ppm",
+    ".tif",
+    ".tiff",
+    ".webp",
+)  # files that a folder's listing shows
 # What is decoded, whatever a file is called; Pillow's other formats include programs (PostScript).
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-MAX_PIXELS = 1 << 26  # of an image, stored or resized: more than a usual camera's, and 500 MB while it is decoded
+MAX_PIXELS = 1 << 26  # an image, stored or resized, has at most: more than usual cameras, 500 MB while decoding
 MAX_ASPECT = 100  # how many times as long as wide an image may be
-MAX_BYTES = 512 << 20  # of an image's file
+MAX_BYTES = 512 << 20  # an image's file has at most
 STRIP = 1 << 22  # pixels converted at a time, so that a large image is in memory twice and not six times
 
 RESIZE_RATIO = 256 / 224  # ImageNet's evaluation recipe is Resize(256) + CenterCrop(224); other sizes keep its ratio

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 BATCH = 64  # images of a batch, where they come one by one
 BYTES = ("uint8", "torch.uint8")  # types of pixels that are still to be normalised
-KEYS = ("pixel_values", "images", "image")  # of the images in a dictionary: transformers', and those of many datasets
+KEYS = ("pixel_values", "images", "image")  # where dictionaries of transformers and of datasets have images
 
 
 def as_batch(images: object, spec: Spec, clean: InputRange | None = None) -> Images:
@@ -253,7 +253,7 @@ def _read(images: ImageSet, spec: Spec) -> Iterator[Images]:
     from fozo.data.sets.base import probe
     from fozo.data.streams import in_order
 
-    if 0 in spec.image_size:  # of a black box, which reads any
+    if 0 in spec.image_size:  # a black box reads any size
         sizes = sorted(set(probe(images).values()))
         if len(sizes) != 1:
             several = ", ".join(f"{width}x{height}" for height, width in sizes[:3]) or "none"
@@ -279,10 +279,8 @@ def _describe(value: object) -> str:
 
 
 def _refusal(images: object, spec: Spec) -> FozoError:
-    items = images if isinstance(images, (list, tuple)) else (images,)
-    paths = any(isinstance(item, (str, bytes, os.PathLike)) for item in items)
     shape = ", ".join(map(str, spec.image_shape))
-    remedy = "open files first, for example with PIL.Image.open" if paths else f"give [B, {shape}]"
-    ragged = all(isinstance(item, (list, tuple)) for item in items)
-    what = "a list of lists of differing lengths" if ragged else _describe(images)
-    return FozoError(f"{what} is not a batch of images for {spec.name}; {remedy}, or a list of PIL images or arrays")
+    return FozoError(
+        f"{_describe(images)} is not a batch of images for {spec.name}; give [B, {shape}], or a list of PIL images or "
+        f"arrays of one shape, and open files first, for example with PIL.Image.open"
+    )

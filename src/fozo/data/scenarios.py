@@ -22,7 +22,8 @@ class Segment(NamedTuple):
     """A stretch of the stream in which every image of its domains comes exactly once."""
 
     domains: tuple[Domain, ...]
-    reset: bool = False  # whether methods are reset here
+    reset: bool = False
+    """Whether methods are reset here."""
 
     @property
     def name(self) -> str:
@@ -65,7 +66,8 @@ class Continual(Level):
     """One domain after another, nothing reset: the paper's main setting."""
 
     name: ClassVar[str] = "continual"
-    shuffle: bool = True  # ``False`` keeps the set's own order in every domain
+    shuffle: bool = True
+    """``False`` keeps the set's own order in every domain."""
 
     def order(self, labels: Positions, seed: int, number: int) -> Positions:
         return super().order(labels, seed, number) if self.shuffle else np.arange(len(labels))
@@ -126,7 +128,8 @@ class Correlated(Level):
     """
 
     name: ClassVar[str] = "correlated"
-    delta: float = 0.1  # the Dirichlet parameter: the smaller, the more a class is concentrated in one slot
+    delta: float = 0.1
+    """The Dirichlet parameter: the smaller, the more a class is concentrated in one slot."""
     SLOTS: ClassVar[int] = 100
 
     def segments(self) -> tuple[Segment, ...]:
@@ -140,7 +143,7 @@ class Correlated(Level):
         _, begins, which, counts = np.unique(
             labels[by_class], return_index=True, return_inverse=True, return_counts=True
         )
-        rank = np.arange(len(labels)) - begins[which]  # of an image within its class
+        rank = np.arange(len(labels)) - begins[which]  # each image's place within its class
         slots = min(self.SLOTS, len(counts))
         # Its own Philox counter keeps these draws apart from those of the shuffle with the same key.
         key = np.array([seed, number], dtype=np.uint64)

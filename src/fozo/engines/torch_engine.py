@@ -143,14 +143,21 @@ class Chunk:
         """Cut moves ``[K or 1, B or 1, L, d]`` into those of each block: 0 for CLS or 1 for patches, scale, shift."""
         self.steps: list[list[tuple[int, Tensor, Tensor]]] = [[] for _ in self.vit.blocks]
         for kind, move in enumerate(self.moves):
-            if move is not None:
-                cut = (part[ks] if part.shape[0] > 1 else part for part in move[:2])
-                cut = (part[:, self.images] if part.shape[1] > 1 else part for part in cut)
-                for step, scale, shift, moves in zip(
-                    self.steps, *(part[:, :, None].unbind(3) for part in cut), move[2], strict=True
-                ):
-                    if moves:
-                        step.append((kind, scale, shift))
+            if move is None:
+                continue
+            scales, shifts, moved = move
+            of_layers = zip(self.steps, self._cut(scales, ks), self._cut(shifts, ks), moved, strict=True)
+            for step, scale, shift, moves in of_layers:
+                if moves:
+                    step.append((kind, scale, shift))
+
+    def _cut(self, factors: Tensor, ks: slice) -> tuple[Tensor, ...]:
+        """Cut ``[K or 1, B or 1, L, d]`` into those of some candidates and of this chunk's images, layer by layer."""
+        if factors.shape[0] > 1:
+            factors = factors[ks]
+        if factors.shape[1] > 1:
+            factors = factors[:, self.images]
+        return factors[:, :, None].unbind(3)
 
     def _move(self, x: Tensor, layer: int, *, joined: bool = True) -> Tensor:
         """Apply the affine moves of a block to ``[g, c, T, d]``, in place."""

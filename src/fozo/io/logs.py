@@ -146,7 +146,7 @@ def _lines(file: IO[bytes], path: Path) -> Iterator[tuple[dict[str, Any], int]]:
             raise FozoError(f"{path} is damaged in line {number}; restore it from a backup")
 
 
-def as_dataclass(kind: type[D], payload: object, what: str, *, advice: str = "write it again", **given: Any) -> D:  # noqa: ANN401
+def as_dataclass(kind: type[D], payload: object, what: str, *, advice: str = "write it again", **fixed: Any) -> D:  # noqa: ANN401
     """Make a dataclass of plain values, nested dataclasses, tuples, mappings and unions included.
 
     Ranges are checked by the dataclass's ``__post_init__``.
@@ -156,12 +156,12 @@ def as_dataclass(kind: type[D], payload: object, what: str, *, advice: str = "wr
         payload: a table of values by field; fields with a default may be left out.
         what: what to call it in an error: file and table, such as ``the model fashion of serve.toml``.
         advice: the end of every error: what to do about it.
-        given: fields that the caller sets as they are, and the file may not.
+        fixed: fields that the caller sets as they are, and the file may not.
     """
     if not isinstance(payload, Mapping):
         raise FozoError(f"{what} should be a table of values, not {_brief(payload)}; {advice}")
     hints = _hints(typing.cast("Hashable", kind))  # every class is; mypy does not see it
-    fields = [field for field in dataclasses.fields(kind) if field.name not in given]  # type: ignore[arg-type]
+    fields = [field for field in dataclasses.fields(kind) if field.name not in fixed]  # type: ignore[arg-type]
     names = [field.name for field in fields]
     for name in payload:
         if name not in names:
@@ -175,7 +175,7 @@ def as_dataclass(kind: type[D], payload: object, what: str, *, advice: str = "wr
             values[field.name] = _value(hints[field.name], payload[field.name], where, advice)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise FozoError(f"{what} lacks {field.name!r}; {advice}")
-    return kind(**values, **given)
+    return kind(**values, **fixed)
 
 
 @lru_cache(maxsize=64)

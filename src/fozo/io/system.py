@@ -32,7 +32,7 @@ def installed_version() -> str:
         return "not installed"
 
 
-PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
+PR_SET_PDEATHSIG = 1  # see Linux's prctl(2)
 
 
 @contextmanager

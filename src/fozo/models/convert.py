@@ -23,7 +23,7 @@ Weights: TypeAlias = dict[str, Tensor]
 
 # Heads of the published models (So400m, Huge, giant, gigantic) that do not have one for every 64 of their width.
 HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
-DIMENSIONS = {  # of the tensors that an architecture is read off
+DIMENSIONS = {  # how many the tensors have that an architecture is read off
     "patch_embed.proj.weight": 4, "cls_token": 3, "reg_token": 3, "pos_embed": 3, "norm.weight": 1, "head.weight": 2,
     "blocks.0.mlp.fc1.weight": 2, "dist_token": 3, "head_dist.weight": 2, "fc_norm.weight": 1, "attn_pool.latent": 3,
     "attn_pool.q.weight": 2,
@@ -95,11 +95,11 @@ def vit_from_state(weights: Mapping[str, Tensor], hints: Hints) -> ViT:
     with torch.device("meta"):  # no memory and no draw from the global generator
         vit = ViT(architecture)
     expected = {key: list(tensor.shape) for key, tensor in vit.state_dict().items()}
-    given = {key: list(tensor.shape) for key, tensor in state.items()}
-    for key in sorted(expected.keys() | given.keys()):
-        if expected.get(key) != given.get(key):
+    actual = {key: list(tensor.shape) for key, tensor in state.items()}
+    for key in sorted(expected.keys() | actual.keys()):
+        if expected.get(key) != actual.get(key):
             raise FozoError(
-                f"{hints.name} is not a plain ViT: {key!r} is {given.get(key, 'missing')} where "
+                f"{hints.name} is not a plain ViT: {key!r} is {actual.get(key, 'missing')} where "
                 f"{expected.get(key, 'nothing')} is expected; {BLACK_BOX}"
             )
     vit.load_state_dict(state, assign=True)
@@ -277,7 +277,7 @@ EXCEPTIONS = {("large", "laion2b"): HALF}  # the one model of OpenCLIP's series 
 NAME = re.compile(
     r"(vit|deit3?)_(?P<size>[a-z]+)_patch\d+(_plus)?(?P<clip>_clip)?(?P<quick>_quickgelu)?((_reg4)?_dinov2|_(?P<image>\d+))"
 )
-WIDTHS = {  # of tokens by the size in the name (base is wider in the _plus models, giant in DINOv2's)
+WIDTHS = {  # tokens are as wide as the size in the name says (base is wider in the _plus models, giant in DINOv2's)
     "tiny": (192,), "xsmall": (256,), "small": (384,), "medium": (512,), "betwixt": (640,), "base": (768, 896),
     "large": (1024,), "huge": (1280,), "giant": (1408, 1536), "gigantic": (1664,),
 }  # fmt: skip

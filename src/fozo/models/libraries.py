@@ -92,8 +92,8 @@ def _from_timm(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
     return _checked(model, state, hints), hints
 
 
-def _name(hints: Hints, own: str) -> str:
-    return hints.name if hints.name != "vit" else own or "vit"
+def _name(hints: Hints, models_own: str) -> str:
+    return hints.name if hints.name != "vit" else models_own or "vit"
 
 
 def _config_labels(config: Any) -> tuple[str, ...] | None:  # noqa: ANN401 - of transformers, which is not imported
@@ -129,21 +129,18 @@ TRANSFORMERS_NAMES = [
     (r"^distillation_classifier", "head_dist"),
 ]
 PREPROCESSOR = "preprocessor_config.json"  # tells what a transformers model's weights do not: the normalisation
-TRANSFORMERS = (
-    "ViTForImageClassification", "DeiTForImageClassification", "DeiTForImageClassificationWithTeacher",
-    "Dinov2ForImageClassification", "Dinov2WithRegistersForImageClassification", "SiglipForImageClassification",
-)  # fmt: skip
+TRANSFORMERS = ("vit", "deit", "dinov2", "dinov2_with_registers", "siglip")  # its types of models that are converted
 
 
 def _from_transformers(model: nn.Module, hints: Hints) -> tuple[ViT, Hints]:
     config: Any = model.config
-    known = ("vit", "deit", "dinov2", "dinov2_with_registers", "siglip")
-    if config.model_type not in known or not (hasattr(model, "classifier") or hasattr(model, "cls_classifier")):
+    classifies = hasattr(model, "classifier") or hasattr(model, "cls_classifier")
+    if config.model_type not in TRANSFORMERS or not classifies:
         raise FozoError(
-            f"the tokens of {type(model).__name__} are not known to fozo (those of {', '.join(TRANSFORMERS)} are); "
-            f"{BLACK_BOX}"
+            f"the tokens of {type(model).__name__} are not known to fozo (those of classifiers of the types "
+            f"{', '.join(TRANSFORMERS)} are); {BLACK_BOX}"
         )
-    pool = "mean" if config.model_type == "siglip" else None  # of the others the weights tell
+    pool = "mean" if config.model_type == "siglip" else None  # the others' weights tell
     mean, std = _normalisation_of(model) or (hints.mean, hints.std)
     config = getattr(config, "vision_config", config)
     state: Weights = {}

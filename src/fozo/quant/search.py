@@ -33,12 +33,12 @@ from fozo.models.vit import Block, Linear, ViT
 from fozo.types import Images
 
 CANDIDATES = 100
-LOWEST_FACTOR = 0.01  # of the step that holds the largest value
-HIGHEST_FACTOR = 1.2  # of the same; this one is not tried
+LOWEST_FACTOR = 0.01  # times the step that holds the largest value
+HIGHEST_FACTOR = 1.2  # times the same step; this one is not tried
 ROUNDS = 3
 SOFTNESS = 0.5  # the target is the softmax of this fraction of the logits
 GROUP = 4  # images that go forward and back together
-FIRST_TOKENS = 256  # of the first sample: few, so that bad candidates are dropped early; later ones double
+FIRST_TOKENS = 256  # in the first sample: few, so that bad candidates are dropped early; later ones double
 SPLITS = 20  # where softmax's ranges may meet: 1, 1/2, ... 2^-19.
 BLOCK_NUMBERS = 1 << 21  # numbers in one block of candidates' inputs or outputs: 8 MB, which fits a processor's cache
 Error = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -72,7 +72,7 @@ def widest(largest: Tensor, side: int) -> Tensor:
 def best(candidates: Tensor, samples: Sequence[Operands], errors: Callable[[Operands, Tensor], Tensor]) -> Tensor:
     """Find, for each group, the first candidate with the smallest sum of errors over all samples.
 
-    ``errors(sample, some) -> [some, groups]``, for as many candidates at a time as fit memory.
+    ``errors(sample, tried) -> [tried, groups]``, for as many candidates at a time as fit memory.
     """
     device = candidates.device
 
@@ -203,9 +203,9 @@ class _Searcher:
     def _best(self, samples: Sequence[Operands], candidates: Tensor, product: Rounded, axes: tuple[int, ...]) -> Tensor:
         """Find the best candidates for rounded products ``[candidates, ...]``, errors summed over some ``axes``."""
 
-        def errors(sample: Operands, some: Tensor) -> Tensor:
-            summed = self.error(sample.output, product(sample, some), sample.gradient).sum(dim=axes)
-            return summed.view(len(some), -1)
+        def errors(sample: Operands, tried: Tensor) -> Tensor:
+            summed = self.error(sample.output, product(sample, tried), sample.gradient).sum(dim=axes)
+            return summed.view(len(tried), -1)
 
         return best(candidates, samples, errors)
 
