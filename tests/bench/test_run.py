@@ -204,7 +204,7 @@ def test_a_folder_begun_with_another_model_or_other_images_is_refused(
     fewer = shutil.copytree(photos, tmp_path / "fewer")
     (fewer / "class0" / "image0.png").unlink()
     with pytest.raises(FozoError, match=r"begun with other (calibration )?images; choose another --out"):
-        run_experiment(experiment, opened(Paths(imagenet=str(fewer)), tmp_path / "b"), store)
+        run_experiment(experiment, opened(Paths({"imagenet": str(fewer)}), tmp_path / "b"), store)
     with pytest.raises(FozoError, match="begun with other model weights or loading options"):
         run_experiment(experiment, Resources(paths, LoadOptions(mean=0.4), cache), store)
     own.write_bytes(own.read_bytes() + b" ")
@@ -283,12 +283,12 @@ def test_stored_corruptions(weights: Path, photos: Path, paths: Paths, tmp_path:
     for kind in ("brightness", "contrast"):
         shutil.copytree(photos, tmp_path / "c" / kind / "3")
     plan = replace(PLAN, data="imagenet-c")
-    resources = opened(replace(paths, imagenet_c=str(tmp_path / "c")), tmp_path)
+    resources = opened(Paths({"imagenet": str(photos), "imagenet-c": str(tmp_path / "c")}), tmp_path)
     assert resources.images(plan).corrupted and len(resources.images(plan)) == 20
     run = run_experiment(make(weights, stream=plan), resources, Store(tmp_path / "runs"))
     assert "stored" in json.dumps(read_json(run.folder / RESULT)["stream_facts"])
     with pytest.raises(FozoError, match="holds clean images"):
-        opened(replace(paths, imagenet_c=str(photos)), tmp_path).images(plan)
+        opened(Paths({"imagenet-c": str(photos)}), tmp_path).images(plan)
 
 
 def test_an_experiment_on_a_quantised_model(

@@ -250,8 +250,12 @@ class Recipe:
 
     @property
     def passes(self) -> str:
-        """What the full size costs in words; a backward pass counts as two."""
-        return self.cost or f"{sum(row.passes() for row in self.rows):,.0f} passes"
+        """What the full size costs with one model, in words; a backward pass counts as two."""
+        by_model = {
+            model: sum(row.passes() for row in self.rows if row.models in ("", model))
+            for model in {row.models for row in self.rows}
+        }
+        return self.cost or f"{max(by_model.values()):,.0f} passes"
 
     def in_setting(self, row: Experiment, setting: Setting) -> Experiment | None:
         """A row of this recipe as a setting has it; ``None`` where the row is for other models."""
