@@ -86,6 +86,7 @@ def test_a_folder_of_0_2_is_read_and_gone_on_with(tmp_path: Path) -> None:
     write_json(store.folder / "recipe.json", {**payload, "asked": [asked]})
     (group,) = collect(tmp_path)
     assert group.labels == ["plain", "ours", "ours (tuned)"]
+    assert [run.experiment.constants for run in group.runs] == [None, None, "tuned"]
     new = replace(old, rows=(*ROWS, replace(old.rows[2], label="ours", constants="tuned")))
     store.write(new)
     (group,) = collect(tmp_path)

@@ -145,7 +145,7 @@ class Mine(fozo.Method):
     "Images seen in a mirror."
 
     def step(self, batch):
-        return self.plain(batch.with_images(batch.images[..., ::-1]))
+        return self.plain(batch.with_images(batch.images[..., ::-1].copy()))
 """
 
 
@@ -155,7 +155,8 @@ def test_a_method_in_a_file_is_compared(workers: int, call: Call, command: Comma
     mine.write_text(MINE.format(name=workers))
     arguments = (*command, "--method", mine, "--workers", workers)
     code, out, errors = call(*arguments)
-    assert code == 0 and errors == "" and "small Mirrored seed 0: " in out and len(out.splitlines()) == 4
+    assert code == 0, errors
+    assert errors == "" and "small Mirrored seed 0: " in out and len(out.splitlines()) == 4
     assert call(*arguments)[0] == 0  # in one process again
     page = tmp_path / "page.html"
     assert call("report", tmp_path / "runs", "-o", page)[0] == 0

@@ -24,10 +24,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from fozo.bench.measures import BatchRecord, Cost, Measures
-from fozo.bench.plan import AVERAGE, CLEAN, STORED, Experiment, Recipe, Setting, read_recipe
+from fozo.bench.plan import AVERAGE, CLEAN, STORED, Constants, Experiment, Recipe, Setting, read_recipe
 from fozo.errors import FozoError
 from fozo.io import as_dataclass, locked, read_json, read_log, remove_temporary_files, write_json
 from fozo.io.system import usable_cpus
@@ -293,9 +293,10 @@ class Store:
     def recipe(self) -> Recipe:
         payload = read_json(self.folder / RECIPE)
         name = str(payload.pop("name", self.folder.name))
-        payload.pop("asked", None)  # the settings that commands of 0.2 had asked for
+        old = payload.pop("asked", None) is not None  # the settings that commands of 0.2 had asked for
         with naming(self.folder / RECIPE):
-            return read_recipe(payload, name)
+            recipe = read_recipe(payload, name)
+        return replace(recipe, rows=tuple(map(_from_old, recipe.rows))) if old else recipe
 
     def read(self) -> tuple[list[Group], list[Path]]:
         """Read what is finished, a group for each setting; and name the folders of stale runs."""
@@ -324,6 +325,14 @@ class Store:
 
     def stale(self) -> list[Path]:
         return self.read()[1]
+
+
+def _from_old(row: Experiment) -> Experiment:
+    """Read whose constants a row has from the end of its label, where 0.2 wrote it."""
+    label, _, constants = row.label.removesuffix(")").rpartition(" (")
+    if constants not in ("paper", "authors", "tuned"):
+        return row
+    return replace(row, label=label, constants=cast("Constants", constants))
 
 
 def _rows_of(recipe: Recipe, done: Experiment) -> list[tuple[object, int, Experiment]]:
