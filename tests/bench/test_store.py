@@ -74,6 +74,15 @@ def test_rows_that_differ_in_severity_alone_are_told_apart(tmp_path: Path) -> No
     assert [run.experiment.stream.severity for run in other.runs] == [4, 4]
 
 
+def test_a_quantised_row_is_told_from_a_plain_one(tmp_path: Path) -> None:
+    rows = (Experiment("float", "align"), Experiment("rounded", "align", quantise="ptq4vit8"))
+    invent(tmp_path, Recipe("mine", "Mine", rows), batches=2)
+    (group,) = collect(tmp_path)
+    assert [(run.experiment.label, run.experiment.quantise) for run in group.runs] == [
+        ("float", ""), ("rounded", "ptq4vit8"),
+    ]  # fmt: skip
+
+
 def test_a_folder_of_0_2_is_read_and_gone_on_with(tmp_path: Path) -> None:
     """It said in ``recipe.json`` what commands had asked for, and whose constants a row has in its label."""
     old = replace(RECIPE, rows=(*ROWS, Experiment("ours (tuned)", "align", {"content_error": 0.2})))
