@@ -230,7 +230,8 @@ class Mine(fozo.NoAdapt):
 
 
 def test_a_file_of_a_user_adds_a_row_to_any_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+    for name in ("_REGISTRY", "_FILES"):
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
     file = tmp_path / "mine.py"
     file.write_text(MINE.format(name="mine_in_a_file"))
     methods = find_methods([str(file)])

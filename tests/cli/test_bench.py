@@ -9,6 +9,7 @@ from fozo.bench import run
 from fozo.cli import options
 from fozo.data.streams import Stream
 from fozo.io import locked, read_json
+from fozo.methods import registry
 from tests.cli.conftest import RECIPE, Call
 
 Command: TypeAlias = tuple[object, ...]
@@ -136,42 +137,42 @@ def test_bad_input_is_one_sentence_and_code_2(
 
 
 MINE = """
-from dataclasses import dataclass
 import fozo
 from fozo.methods.registry import register
 
-@register("mirrored_by_{name}", passes="1", adapts="nothing", paper="-", label="Mirrored")
-class Mine(fozo.Method):
-    "Images seen in a mirror."
-
-    def step(self, batch):
-        return self.plain(batch.with_images(batch.images[..., ::-1].copy()))
+@register("mine_{name}", passes="1", adapts="nothing", paper="-", label="Mine")
+class Mine(fozo.NoAdapt):
+    "The plain model by another name."
 """
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_method_in_a_file_is_compared(workers: int, call: Call, command: Command, tmp_path: Path) -> None:
+def test_a_method_in_a_file_is_compared(
+    workers: int, call: Call, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_REGISTRY", "_FILES"):
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
     mine = tmp_path / "mine.py"
     mine.write_text(MINE.format(name=workers))
     arguments = (*command, "--method", mine, "--workers", workers)
     code, out, errors = call(*arguments)
     assert code == 0, errors
-    assert errors == "" and "small Mirrored seed 0: " in out and len(out.splitlines()) == 4
+    assert errors == "" and "small Mine seed 0: " in out and len(out.splitlines()) == 4
     assert call(*arguments)[0] == 0  # in one process again
     page = tmp_path / "page.html"
     assert call("report", tmp_path / "runs", "-o", page)[0] == 0
     assert [line.split("|")[1].strip() for line in page.with_suffix(".md").read_text().splitlines()[4:]][-3:] == [
-        "plain", "Align", "Mirrored",
+        "plain", "Align", "Mine",
     ]  # fmt: skip
     code, out, _ = call(*command, "--methods", "noadapt")  # without it: its runs are shown all the same
     assert code == 0
-    assert call("report", tmp_path / "runs", "-o", page)[0] == 0 and "Mirrored" in page.with_suffix(".md").read_text()
-    (folder,) = (tmp_path / "runs" / "small").glob("mirrored-*")
+    assert call("report", tmp_path / "runs", "-o", page)[0] == 0 and "Mine" in page.with_suffix(".md").read_text()
+    (folder,) = (tmp_path / "runs" / "small").glob("mine-*")
     first = read_json(folder / "experiment.json")
-    assert first["method"] == f"mirrored_by_{workers}" and len(str(first["code"])) == 10
+    assert first["method"] == f"mine_{workers}" and len(str(first["code"])) == 10
     mine.write_text(mine.read_text() + "# changed since\n")
     assert call(*arguments)[0] == 0
-    assert len(list((tmp_path / "runs" / "small").glob("mirrored-*"))) == 2
+    assert len(list((tmp_path / "runs" / "small").glob("mine-*"))) == 2
     code, _, errors = call("report", tmp_path / "runs", "-o", page)
     assert code == 0 and folder.name in errors and "is left out" in errors
 
