@@ -27,13 +27,12 @@ import torch
 
 import fozo
 from benchmarks.common import clean_and_test, clean_batches, in_a_process, mebibytes, timed
-from fozo.bench.recipes.comparison import METHODS as RIVALS
+from fozo.bench.plan import every_method
 from fozo.data.sets import Domain
 from fozo.data.streams import Corrupting
 from fozo.errors import FozoError
 from fozo.io import atomic_write
 from fozo.methods.common.measured import MEASURED
-from fozo.methods.registry import method_class
 from fozo.types import Value
 
 DOMAINS = ("gaussian_noise", "fog", "contrast")
@@ -43,13 +42,8 @@ MARKS = ("<!-- written by benchmarks/methods.py -->", "<!-- end -->")
 
 
 def rows() -> dict[str, tuple[str, dict[str, Value]]]:
-    """Name and options of each row: those of ``fozo bench streams``, and any method that it has no row for.
-
-    So a method that is registered is on the page, whoever forgot it where.
-    """
-    found = {label: (name, dict(options)) for label, (name, options) in RIVALS.items()}
-    shown = {name for name, _ in found.values()}
-    return found | {method_class(name).__name__: (name, {}) for name in fozo.list_methods() if name not in shown}
+    """Name and options of each row: every registered method as ``fozo bench streams`` compares it."""
+    return {label: (name, dict(options)) for label, (name, options) in every_method().items()}
 
 
 class Result(TypedDict):

@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 import fozo
 from benchmarks.common import random_engine, refusals
-from fozo.bench.recipes.comparison import METHODS
+from fozo.bench.plan import every_method
 from fozo.io import atomic_write
 from fozo.methods.common.measured import MEASURED
 from fozo.methods.registry import method_class
@@ -56,7 +56,7 @@ def operations() -> dict[str, float]:
     clean = generator.uniform(-1, 1, (BATCH, 3, 224, 224)).astype(np.float32)
     source = fozo.calibrate(engine, iter([clean]))
     found = {}
-    for label, (name, options) in METHODS.items():
+    for label, (name, options) in every_method().items():
         made: Any = method_class(name)
         eager = {"e_margin": 2.0} if hasattr(next(iter(made.PRESETS.values())), "e_margin") else {}  # all images count
         eager |= {"deyo": {"plpd_threshold": -1.0}, "eata": {"d_margin": 2.0}}.get(name, {})
@@ -82,8 +82,9 @@ def main() -> None:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(HEADS)
+        methods = every_method()
         for label, count in counted.items():
-            writer.writerow([label, METHODS[label][0], round(count), f"{count / counted['NoAdapt']:.3f}"])
+            writer.writerow([label, methods[label][0], round(count), f"{count / counted['NoAdapt']:.3f}"])
         with atomic_write(given.out) as file:
             file.write(text.getvalue().encode())
 

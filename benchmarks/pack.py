@@ -3,7 +3,7 @@
     python -m benchmarks.pack results/evidence.tar.xz RUNS [RUNS ...]
 
 What machines or processes ran beside each other in folders of their own is joined: the recipe is that of the last
-folder, which has to know the rows of the others, and all settings and seeds are kept. States, calibration and
+folder, with the rows that only the others have. States, calibration and
 unfinished runs stay behind, and so do the names of folders: recorded commands keep the last part of a path only. The
 same runs give the same bytes. Unpacked as ``--out``, the archive is where ``fozo bench`` goes on.
 """
@@ -14,36 +14,27 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from benchmarks.common import refusals
-from fozo.bench.store import CONDITIONS, COSTS, EXPERIMENT, RECIPE, RECORDS, RESULT, Store, stores
+from fozo.bench.store import CONDITIONS, COSTS, EXPERIMENT, RECORDS, RESULT, Store, stores
 from fozo.errors import FozoError
 from fozo.io import atomic_write, read_json, write_json
 
 
 def bare(command: str) -> str:
-    """A command without folders: of every path its last part."""
-    return shlex.join(PurePath(part).name if "/" in part else part for part in shlex.split(command))
-
-
-def joined(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """Two ``recipe.json``: the later recipe, with what either was asked for."""
-    seeds: dict[str, dict[str, Any]] = {}
-    for each in (*before.get("asked", []), *after["asked"]):
-        setting = {name: value for name, value in each.items() if name != "seeds"}
-        known = seeds.setdefault(repr(sorted(setting.items())), {**setting, "seeds": []})
-        known["seeds"] = list(dict.fromkeys([*known["seeds"], *each["seeds"]]))
-    return {**after, "asked": list(seeds.values())}
+    """A command without folders: of every path its last part, also in ``--data NAME=DIR``."""
+    words = []
+    for word in shlex.split(command):
+        name, equals, path = word.rpartition("=")
+        words.append(f"{name}{equals}{PurePath(path).name}" if "/" in path else word)
+    return shlex.join(words)
 
 
 def gather(roots: Sequence[Path], into: Path) -> None:
     for store in (store for root in roots for store in stores(root)):
         target = into / store.folder.name
         target.mkdir(exist_ok=True)
-        recipe = target / RECIPE
-        before = read_json(recipe) if recipe.exists() else {}
-        write_json(recipe, joined(before, read_json(store.folder / RECIPE)))
+        Store(target).write(store.recipe())
         for result in sorted(store.folder.glob(f"*/{RESULT}")):
             run = target / result.parent.name
             run.mkdir(exist_ok=True)

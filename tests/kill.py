@@ -38,7 +38,7 @@ label = "Align"
 method = "align"
 """
 MODEL, MADE = "{sample}/fashion-float32.onnx", "../prepared"
-BENCH = ("--model", MODEL, "--imagenet", "{sample}/fashion-mnist.npz", "--threads", "1", "--out", "out")
+BENCH = ("--model", MODEL, "--data", "imagenet={sample}/fashion-mnist.npz", "--threads", "1", "--out", "out")
 ADAPT = ("adapt", MODEL, f"{MADE}/photos", "--stats", f"{MADE}/stats.npz", "--batch-size", "4")
 CORRUPT = ("corrupt", f"{MADE}/photos", "out", "--kinds", "brightness,contrast,gaussian_noise", "--size", "32")
 EXPORT = ("export", f"{MADE}/vit_tiny_patch8_32.augreg_random.safetensors", "-o", "model.onnx")

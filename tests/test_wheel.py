@@ -120,7 +120,7 @@ def test_an_engineer_can_calibrate_adapt_and_compare(python: Path, tmp_path: Pat
         f'[[row]]\nlabel = "{name}"\nmethod = "{name}"\n' for name in ("noadapt", "lame", "t3a", "foa", "fozo", "align")
     )
     (tmp_path / "mine.toml").write_text(f'calibration = 32\n[stream]\nkinds = ["contrast"]\nimages = 32\n{rows}')
-    fozo(python, "bench", "mine.toml", "--model", model, "--imagenet", sample.IMAGES, cwd=tmp_path)
+    fozo(python, "bench", "mine.toml", "--model", model, "--data", f"imagenet={sample.IMAGES}", cwd=tmp_path)
     fozo(python, "report", "runs", cwd=tmp_path)
     assert "</html>" in (tmp_path / "report.html").read_text()
 

@@ -40,4 +40,4 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def paths(photos: Path) -> Paths:
-    return Paths(imagenet=str(photos))
+    return Paths({"imagenet": str(photos)})

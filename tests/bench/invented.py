@@ -27,7 +27,7 @@ def invent(
     store = Store(out / recipe.name)
     store.folder.mkdir(parents=True, exist_ok=True)
     setting = Setting(MODEL, 32 * batches, severity, calibration, stored=False)
-    store.ask(recipe, setting, seeds)
+    store.write(recipe)
     for number, experiment in enumerate(recipe.experiments(setting, seeds=seeds)):
         finish(store, experiment, number, batches)
     return store
@@ -64,7 +64,7 @@ def finish(store: Store, experiment: Experiment, number: int = 0, batches: int =
             environment=environment(1, "cpu"),
             seconds=0.1 * passes * len(records),
             memory=300 * 2**20,
-            command=f"fozo bench {store.folder.name} --model {MODEL} --imagenet DIR",
+            command=f"fozo bench {store.folder.name} --model {MODEL} --data imagenet=DIR",
             finished="2026-01-01 00:00 UTC",
         )
         header = {

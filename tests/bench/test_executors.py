@@ -20,7 +20,7 @@ def work(weights: Path, photos: Path, out: Path) -> tuple[list[Experiment], Setu
         for method in ("align", "noadapt")
         for seed in (0, 1)
     ]
-    return experiments, Setup(str(out / "recipe"), Paths(imagenet=str(photos)))
+    return experiments, Setup(str(out / "recipe"), Paths({"imagenet": str(photos)}))
 
 
 def timeless(out: Path) -> dict[str, bytes]:

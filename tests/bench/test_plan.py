@@ -12,12 +12,24 @@ from typing import Any
 
 import pytest
 
+import fozo
 from fozo.bench import plan
-from fozo.bench.plan import AVERAGE, TUNED, Experiment, Recipe, Setting, StreamPlan, load_recipe, names, read_recipe
-from fozo.bench.recipes.comparison import CHOSEN, GRID, METHODS, choose
+from fozo.bench.plan import (
+    AVERAGE,
+    Experiment,
+    Recipe,
+    Setting,
+    StreamPlan,
+    find_methods,
+    load_recipe,
+    names,
+    read_recipe,
+)
+from fozo.bench.recipes.comparison import CHOSEN, choose
 from fozo.bench.store import collect
 from fozo.data.corruptions import KINDS
 from fozo.errors import FozoError
+from fozo.methods import registry
 from fozo.methods.registry import list_methods, method_class
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -25,7 +37,7 @@ ANY = Setting("vit.safetensors")
 
 
 def test_recipes_are_found_by_name() -> None:
-    assert load_recipe("tableC1") is load_recipe("FIGURE1") is load_recipe("figure1")
+    assert load_recipe("tableC1") == load_recipe("FIGURE1") == load_recipe("figure1")
     with pytest.raises(FozoError, match=r"no recipe 'table9'; choose from ablation.*figure1.*\.toml"):
         load_recipe("table9")
 
@@ -33,7 +45,7 @@ def test_recipes_are_found_by_name() -> None:
 @pytest.mark.parametrize("name", names())
 def test_a_recipe_has_a_cost_and_valid_options_and_survives_json(name: str) -> None:
     recipe = load_recipe(name)
-    assert recipe.name == name and recipe.cost and recipe.title
+    assert recipe.name == name and recipe.passes != "0 passes" and recipe.title
     assert read_recipe(json.loads(json.dumps(recipe.to_dict())), name) == recipe
     for row in recipe.rows:  # every name of a method, a preset and an option is one
         options = dict(row.options)
@@ -57,7 +69,7 @@ def test_the_hash_is_of_what_decides_the_records_and_of_nothing_else() -> None:
     same = [
         replace(one, model="/there/vit.safetensors"),
         replace(one, options={"weight": 0.3, "passes": 2}),
-        replace(one, label="B", paper={AVERAGE: 1.0}, x=3.0, axis="x", column="R", models="v"),
+        replace(one, label="B", paper={AVERAGE: 1.0}, x=3.0, axis="x", column="R", models="v", constants="tuned"),
     ]
     assert {experiment.hash for experiment in same} == {one.hash}
     changed = [
@@ -73,6 +85,7 @@ def test_the_hash_is_of_what_decides_the_records_and_of_nothing_else() -> None:
         replace(one, stream=StreamPlan(classes="dogs")),
         replace(one, stream=StreamPlan(classes="food")),
         replace(one, stream=StreamPlan(freeze_after=1)),
+        replace(one, code="0123456789"),
     ]
     assert len({one.hash, *(experiment.hash for experiment in changed)}) == 1 + len(changed)
 
@@ -96,10 +109,10 @@ def test_experiments_of_a_recipe() -> None:
         recipe.experiments(ANY, methods=("tent",))
     some = load_recipe("streams").experiments(ANY, labels=("Align, 2 passes",))
     assert len(some) == 5 and {e.options["passes"] for e in some} == {2}
-    with pytest.raises(FozoError, match=r"streams has no row of the label 'FOZO .paper.'; it has NoAdapt; LAME"):
+    with pytest.raises(FozoError, match=r"streams has no row of the label 'FOZO .paper.'; it has NoAdapt; Align"):
         load_recipe("streams").experiments(ANY, labels=("FOZO (paper)",))
     mixed = load_recipe("streams").experiments(ANY, labels=("Align", "FOA"), columns=("mixed",))
-    assert [(e.label, e.stream.scenario) for e in mixed] == [("FOA", "mixed"), ("Align", "mixed")]
+    assert [(e.label, e.stream.scenario) for e in mixed] == [("Align", "mixed"), ("FOA", "mixed")]
     with pytest.raises(FozoError, match=r"streams has no row of the column 'Mixed'; it has continual; episodic; mixed"):
         load_recipe("streams").experiments(ANY, columns=("Mixed",))
     with pytest.raises(FozoError, match="no row of evidence is all of what was asked for"):
@@ -120,53 +133,155 @@ def test_table3_quantises_weights_and_runs_an_onnx_file_as_it_is() -> None:
 def test_every_method_has_a_row_that_says_whose_constants_it_has(name: str) -> None:
     rows = load_recipe(name).rows
     assert {row.method for row in rows} == set(list_methods()) - ({"cazo"} if name == "quick" else set())
-    sources = {row.label: row.constants()["source"] for row in rows}
-    unsaid = {row.method for row in rows if not sources[row.label]}
+    constants = {row.title: row.configuration()["constants"] for row in rows}
+    unsaid = {row.method for row in rows if not constants[row.title]}
     assert unsaid == {"noadapt", "autolevels", "histeq", "greyworld"}  # which have none
-    said = {"Align": "fozo", "GAIN": "own paper", "NEO": "authors' program", "TENT": "FOZO paper"}
-    said |= {"EATA (authors)": "authors", "NEO (tuned)": "tuned", "FOZO (paper)": "own paper"}
-    assert sources | {label: source for label, source in said.items() if label in sources} == sources
+    said = {"Align": "own", "GAIN": "paper", "NEO": "authors", "TENT": "paper", "FOZO": "authors"}
+    said |= {"EATA (authors)": "authors", "NEO (tuned)": "tuned", "FOZO (paper)": "paper"}
+    assert constants | {title: whose for title, whose in said.items() if title in constants} == constants
+    assert list(dict.fromkeys(row.method for row in rows))[:2] == ["noadapt", "align"]
 
 
 def test_every_grid_has_four_values_the_published_first() -> None:
-    rows = {row.label: row.constants()["constants"] for row in load_recipe("tuning").rows}
-    assert {len(values) for values in GRID.values()} == {4}
-    for method, values in GRID.items():
-        own = [rows[f"{method}, {name}"] for name in values]
-        assert own[0] == Experiment("x", *METHODS[method]).constants()["constants"], method
-        assert len({repr(constants) for constants in own}) == 4
-    averages = dict(zip((f"TENT, {name}" for name in GRID["TENT"]), (3.0, 1.0, 3.0, 2.0), strict=True))
-    assert choose("TENT", averages) == "rate 0.001"  # of equals, the published one
-    assert choose("TENT", {**averages, "TENT, rate 0.016": 3.1}) == "rate 0.016"
+    configs = {row.title: row.configuration()["config"] for row in load_recipe("tuning").rows}
+    tuned = [info for info in list_methods().values() if info.tuning]
+    assert len(tuned) == 13 and {len(info.tuning) for info in tuned} == {4}
+    for info in tuned:
+        values = [configs[f"{info.label}, {name}"] for name in info.tuning]
+        usual = Experiment("x", info.name, info.compared).configuration()["config"]
+        assert values[0] == usual and len({repr(config) for config in values}) == 4, info.name
+    names = list_methods()["tent"].tuning
+    averages = dict(zip((f"TENT, {name}" for name in names), (3.0, 1.0, 3.0, 2.0), strict=True))
+    assert choose("tent", averages) == "rate 0.001"  # of equals, the published one
+    assert choose("tent", {**averages, "TENT, rate 0.016": 3.1}) == "rate 0.016"
 
 
 def test_tuned_rows_are_what_the_rule_chose_and_are_for_their_model_alone() -> None:
+    """The records are of 0.2, whose ``recipe.json`` lists what commands had asked for."""
     with TemporaryDirectory() as folder:
         with tarfile.open(RESULTS / "tuning.tar.xz") as archive:
             archive.extractall(folder, filter="data")
         groups = collect(Path(folder))
+    infos = {name: info for name, info in list_methods().items() if info.tuning}
     for start, chosen in CHOSEN.items():
         tuned: dict[str, str] = {}
         for group in (group for group in groups if str(group.runs[0].experiment.model).startswith(start)):
-            averages = {run.experiment.label: run.measures.average for run in group.runs}
-            run = [method for method in GRID if {f"{method}, {name}" for name in GRID[method]} <= averages.keys()]
-            tuned |= {method: choose(method, averages) for method in run}
-        assert tuned.keys() == GRID.keys()
-        assert chosen == {method: name for method, name in tuned.items() if name != next(iter(GRID[method]))}
+            averages = {run.experiment.title: run.measures.average for run in group.runs}
+            for name, info in infos.items():
+                if {f"{info.label}, {value}" for value in info.tuning} <= averages.keys():
+                    tuned[name] = choose(name, averages)
+        assert tuned.keys() == infos.keys()
+        assert chosen == {name: value for name, value in tuned.items() if value != next(iter(infos[name].tuning))}
         rows = load_recipe("evidence").experiments(Setting(f"{start}.safetensors"))
-        assert {row.label for row in rows if row.label.endswith(TUNED)} == {f"{method}{TUNED}" for method in chosen}
+        assert {row.method for row in rows if row.constants == "tuned"} == set(chosen)
+        assert {row.title for row in rows if row.constants == "tuned"} == {
+            f"{infos[name].label} (tuned)" for name in chosen
+        }
     assert not any(row.models for row in load_recipe("evidence").experiments(Setting("timm:vit_base")))
 
 
-def test_constants_are_those_of_preset_and_options() -> None:
-    found: Any = Experiment("x", "deyo", {"preset": "official", "pieces": 3}).constants()
-    assert found["preset"] == "official" and found["source"] == "varied"
-    assert Experiment("x", "deyo", {"preset": "official"}).constants()["source"] == "authors' program"
-    assert found["constants"] | {"e_margin": 0.5, "rate": 1e-3, "pieces": 3} == found["constants"]
-    endless: Any = Experiment("x", "pea", {"preset": "paper"}).constants()
-    assert endless["constants"]["gamma"] == "Infinity"
+def test_constants_are_those_of_preset_and_options_unless_the_row_says_it() -> None:
+    varied: Any = Experiment("x", "deyo", {"preset": "official", "pieces": 3}).configuration()
+    assert varied["preset"] == "official" and varied["constants"] == "varied"
+    assert varied["config"] | {"e_margin": 0.5, "rate": 1e-3, "pieces": 3} == varied["config"]
+    assert Experiment("x", "deyo", {"preset": "official"}).configuration()["constants"] == "authors"
+    tuned = Experiment("x", "deyo", {"pieces": 3}, constants="tuned")
+    assert tuned.configuration()["constants"] == "tuned" and tuned.title == "x (tuned)"
+    suffixed = Experiment("x (tuned)", "deyo")
+    assert suffixed.configuration()["constants"] == "paper"  # no label tells whose constants these are
+    endless: Any = Experiment("x", "pea", {"preset": "paper"}).configuration()
+    assert endless["config"]["gamma"] == "Infinity"
     with pytest.raises(FozoError, match="has no preset 'best'"):
-        Experiment("x", "deyo", {"preset": "best"}).constants()
+        Experiment("x", "deyo", {"preset": "best"}).configuration()
+
+
+def test_a_registered_method_is_compared_counted_and_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but its own file says so."""
+    before = {name: load_recipe(name) for name in ("quick", "streams", "narrow", "evidence", "tuning")}
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+
+    @registry.register(
+        "mine", passes="3", adapts="-", paper="-", label="Mine", tuning={"a": {"preset": "default"}, "b": {}}
+    )
+    class Anything(fozo.NoAdapt):
+        """A test."""
+
+    for name in ("quick", "streams", "narrow", "evidence"):
+        recipe = load_recipe(name)
+        added = [row for row in recipe.rows if row.method == "mine"]
+        columns = {row.column for row in recipe.rows if row.method == "lame"}
+        assert {row.title for row in added} == {"Mine"} and {row.column for row in added} == columns
+        assert recipe.passes != before[name].passes
+        order = [row.method for row in recipe.rows]
+        assert order.index("foa") < order.index("mine") < order.index("sar")  # by passes
+    tuned = load_recipe("tuning").rows
+    assert [row.label for row in tuned if row.method == "mine"] == ["Mine, a", "Mine, b"]
+    assert len(tuned) == len(before["tuning"].rows) + 2
+
+
+MINE = """
+import fozo
+from fozo.methods.registry import register
+
+@register("{name}", passes="1", adapts="nothing", paper="-", compared={{}})
+class Mine(fozo.NoAdapt):
+    "A test."
+"""
+
+
+def test_a_file_of_a_user_adds_a_row_to_any_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_REGISTRY", "_FILES"):
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
+    file = tmp_path / "mine.py"
+    file.write_text(MINE.format(name="mine_in_a_file"))
+    methods = find_methods([str(file)])
+    assert list(methods) == ["mine_in_a_file"] and methods == find_methods([str(file)])
+    for name in ("table1", "table3", "table4", "tableD1", "quick"):
+        recipe = load_recipe(name)
+        more = recipe.with_methods(methods)
+        added = [row for row in more.rows if row.method == "mine_in_a_file"]
+        assert [row.column for row in added] == list(dict.fromkeys(row.column for row in recipe.rows))
+        assert {row.title for row in added} == {"Mine"} and not any(row.paper or row.x for row in added)
+        assert {row.quantise for row in added} == ({"ptq4vit8"} if name == "table3" else {""})
+        assert more.with_methods(methods) == more
+    (row,) = (row for row in load_recipe("quick").rows if row.method == "mine_in_a_file")
+    first = replace(row, code=methods["mine_in_a_file"])
+    file.write_text(file.read_text() + "# changed\n")
+    assert len({row.hash, first.hash, replace(row, code=find_methods([str(file)])["mine_in_a_file"]).hash}) == 3
+    assert load_recipe("table1").with_methods(find_methods(["tent"])).rows[-1].title == "TENT"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (None, r"there is no file .*mine\.py; give a Python file"),
+        ("x = 1", r"mine\.py registers no method; put @register"),
+        ("raise KeyError('x')", r"mine\.py cannot be imported \(KeyError: 'x'\); mend it"),
+        ("def f(:", r"mine\.py cannot be imported \(SyntaxError: .*\); mend it"),
+        (MINE.format(name="tent"), r"cannot be imported \(FozoError: a method named 'tent' is registered already"),
+    ],
+)
+def test_a_bad_file_of_a_method_is_one_sentence(tmp_path: Path, text: str | None, sentence: str) -> None:
+    file = tmp_path / "mine.py"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(FozoError, match=sentence) as error:
+        find_methods([str(file)])
+    assert "\n" not in str(error.value)
+
+
+def test_a_recipe_of_a_user_reads_neither_groups_of_classes_nor_the_papers_tables(tmp_path: Path) -> None:
+    """They took a fifth of the calls of a short run."""
+    file = tmp_path / "mine.toml"
+    file.write_text('[[row]]\nlabel = "a"\nmethod = "align"\n')
+    code = (
+        "import sys; from fozo.bench import run, store, published; from fozo.bench.report import page; "
+        "from fozo.bench.plan import Setting, load_recipe; "
+        f"load_recipe({str(file)!r}).experiments(Setting('m'))[0].configuration(); "
+        "print([name for name in sys.modules if 'recipes.' in name or name == 'fozo.data.groups'])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert run.stdout.strip() == "[]"
 
 
 def test_a_recipe_of_a_user(tmp_path: Path) -> None:
@@ -178,6 +293,7 @@ def test_a_recipe_of_a_user(tmp_path: Path) -> None:
     (row,) = recipe.rows
     assert row.options == {"passes": 4, "schedule.decay": 0.8} and row.paper == {"Avg": 59.5}
     assert row.stream == StreamPlan(kinds=("fog", "contrast"), images=500, batch_size=32)
+    assert row.constants == "tuned" and row.title == "FOZO, 4 passes (tuned)"
 
 
 @pytest.mark.parametrize(
@@ -193,6 +309,14 @@ def test_a_recipe_of_a_user(tmp_path: Path) -> None:
         ("[[row]]\nlabel = 'a'\nmethod = 'fozo'\noption = {}", "no setting 'option': did you mean 'options'"),
         ("[[row]]\nlabel = 'a'\nmethod = 'fozo'\nseed = 3", "has no setting 'seed'"),
         ("[[row]]\nlabel = 'a'\nmethod = 'fozo'\noptions = 3", "a table is needed"),
+        (
+            "[[row]]\nlabel = 'a'\nmethod = 'fozo'\nconstants = 'mine'",
+            "where one of paper, authors, tuned, own, varied",
+        ),
+        (
+            "[stream]\ndata = 'imagenet-x'\n[[row]]\nlabel = 'a'\nmethod = 'fozo'",
+            "no data 'imagenet-x'; choose from clean",
+        ),
         ("[stream]\nspeed = 1\n[[row]]\nlabel = 'a'\nmethod = 'fozo'", "has no setting 'speed'"),
         ("[stream]\nkinds = 'fog'\n[[row]]\nlabel = 'a'\nmethod = 'fozo'", "a list is needed"),
         ("[stream]\nimages = 'many'\n[[row]]\nlabel = 'a'\nmethod = 'fozo'", "a whole number is needed"),

@@ -1,8 +1,12 @@
 """Running: what is recorded, resuming to the byte, and refusing what would spoil a folder."""
 
+from __future__ import annotations
+
 import hashlib
 import json
+import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +31,10 @@ from fozo.engines.load import LoadOptions
 from fozo.engines.ptq4vit import Scales
 from fozo.errors import FozoError
 from fozo.io import read_json
-from fozo.types import Answer, Batch, Floats, Value
+from fozo.methods import registry
+from fozo.methods.common import info
+from fozo.methods.common.measured import MEASURED, add_measurement
+from fozo.types import Answer, Batch, Floats, Images, Value
 from tests.bench.test_executors import timeless
 
 PLAN = StreamPlan(data="clean", kinds=("brightness", "contrast"), severity=3, images=20, batch_size=8)
@@ -204,7 +211,7 @@ def test_a_folder_begun_with_another_model_or_other_images_is_refused(
     fewer = shutil.copytree(photos, tmp_path / "fewer")
     (fewer / "class0" / "image0.png").unlink()
     with pytest.raises(FozoError, match=r"begun with other (calibration )?images; choose another --out"):
-        run_experiment(experiment, opened(Paths(imagenet=str(fewer)), tmp_path / "b"), store)
+        run_experiment(experiment, opened(Paths({"imagenet": str(fewer)}), tmp_path / "b"), store)
     with pytest.raises(FozoError, match="begun with other model weights or loading options"):
         run_experiment(experiment, Resources(paths, LoadOptions(mean=0.4), cache), store)
     own.write_bytes(own.read_bytes() + b" ")
@@ -261,6 +268,47 @@ def test_options_reach_the_method(weights: Path, paths: Paths, tmp_path: Path) -
         resources.inputs(make(weights, "fozzo"), images)
 
 
+class Gray:
+    """What a method of another package needs measured: the mean of clean images."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        Path(path).write_text(str(self.value))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Gray:
+        return cls(float(Path(path).read_text()))
+
+
+def test_a_method_of_another_package_gets_what_it_needs_measured(
+    weights: Path, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+    measured: list[float] = []
+
+    def measure(engine: fozo.Engine, batches: Iterable[Images]) -> Gray:
+        measured.append(float(np.mean([np.mean(np.asarray(batch)) for batch in batches])))
+        return Gray(measured[-1])
+
+    add_measurement("gray", "the mean of clean images", measure, Gray.load)
+    try:
+        registry.register("gray", passes="1", adapts="-", paper="-", needs={"gray"})(type("G", (fozo.NoAdapt,), {}))
+        given: list[Any] = []
+        monkeypatch.setattr(resources_module, "create", lambda *args, **options: given.append(options["gray"]))
+        experiment = make(weights, "gray")
+        for _ in range(2):
+            resources = opened(paths, tmp_path)
+            images = resources.images(PLAN)
+            assert resources.inputs(experiment, images)["calibrated_on"] == resources.clean(16, images).fingerprint
+            resources.method(experiment, resources.engine(str(weights)), images)
+        assert len(measured) == 1 and [gray.value for gray in given] == measured * 2  # kept, and read again
+        assert "gray" not in fozo.list_methods(without={"gray"})
+    finally:
+        del info.NEEDS["gray"], MEASURED["gray"]
+
+
 def test_passes_may_change_from_batch_to_batch(
     weights: Path, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,12 +331,12 @@ def test_stored_corruptions(weights: Path, photos: Path, paths: Paths, tmp_path:
     for kind in ("brightness", "contrast"):
         shutil.copytree(photos, tmp_path / "c" / kind / "3")
     plan = replace(PLAN, data="imagenet-c")
-    resources = opened(replace(paths, imagenet_c=str(tmp_path / "c")), tmp_path)
+    resources = opened(Paths({"imagenet": str(photos), "imagenet-c": str(tmp_path / "c")}), tmp_path)
     assert resources.images(plan).corrupted and len(resources.images(plan)) == 20
     run = run_experiment(make(weights, stream=plan), resources, Store(tmp_path / "runs"))
     assert "stored" in json.dumps(read_json(run.folder / RESULT)["stream_facts"])
     with pytest.raises(FozoError, match="holds clean images"):
-        opened(replace(paths, imagenet_c=str(photos)), tmp_path).images(plan)
+        opened(Paths({"imagenet-c": str(photos)}), tmp_path).images(plan)
 
 
 def test_an_experiment_on_a_quantised_model(

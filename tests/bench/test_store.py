@@ -34,7 +34,7 @@ def test_an_option_that_changed_since_makes_the_older_run_stale(tmp_path: Path) 
     assert store.stale() == [] and len(collect(tmp_path)[0].of("ours")) == 2
     changed = replace(RECIPE, rows=(ROWS[0], replace(ROWS[1], options={"content_error": 2.0})))
     setting = Setting(MODEL, 64, 5, stored=False)
-    store.ask(changed, setting, (0,))
+    store.write(changed)
     (group,) = collect(tmp_path)
     assert [run.experiment.label for run in group.runs] == ["plain", "plain"]  # the new row has not run yet
     stale = store.stale()
@@ -48,15 +48,59 @@ def test_an_option_that_changed_since_makes_the_older_run_stale(tmp_path: Path) 
     assert all(name in written[0].read_text() for name in named) and "Not shown: 2 runs" in written[0].read_text()
 
 
-def test_a_row_that_is_gone_is_stale_and_a_row_that_was_renamed_is_not(tmp_path: Path) -> None:
+def test_a_row_that_is_gone_is_still_shown_and_a_renamed_one_has_its_new_name(tmp_path: Path) -> None:
     store = invent(tmp_path, RECIPE, batches=2)
-    setting = Setting(MODEL, 64, 5, stored=False)
-    store.ask(replace(RECIPE, rows=(replace(ROWS[1], label="Ours & theirs"),)), setting, (0,))
+    store.write(replace(RECIPE, rows=(replace(ROWS[1], label="Ours & theirs"),)))
     (group,) = collect(tmp_path)
-    assert group.labels == ["Ours & theirs"]
-    assert [path.name.split("-")[0] for path in store.stale()] == ["plain"]
+    assert group.labels == ["Ours & theirs", "plain"] and store.stale() == []
     with store.open(group.runs[0].experiment) as folder:
         assert folder.path.name.startswith("ours-s0-")  # the folder keeps its name
+
+
+def test_rows_that_differ_in_severity_alone_are_told_apart(tmp_path: Path) -> None:
+    rows = tuple(
+        Experiment("plain", "noadapt", {}, StreamPlan(kinds=("fog",), severity=level), f"severity {level}")
+        for level in (5, 3)
+    )
+    recipe = Recipe("mine", "Mine", rows)
+    invent(tmp_path, recipe, batches=2, severity=None)
+    (group,) = collect(tmp_path)
+    assert [(run.experiment.column, run.experiment.stream.severity) for run in group.runs] == [
+        ("severity 5", 5), ("severity 3", 3),
+    ]  # fmt: skip
+    invent(tmp_path, recipe, batches=2, severity=4)  # one experiment, which is both rows
+    other, group = sorted(collect(tmp_path), key=lambda group: group.setting, reverse=True)
+    assert {run.experiment.stream.severity for run in group.runs} == {3, 5}
+    assert [run.experiment.stream.severity for run in other.runs] == [4, 4]
+
+
+def test_a_quantised_row_is_told_from_a_plain_one(tmp_path: Path) -> None:
+    rows = (Experiment("float", "align"), Experiment("rounded", "align", quantise="ptq4vit8"))
+    invent(tmp_path, Recipe("mine", "Mine", rows), batches=2)
+    (group,) = collect(tmp_path)
+    assert [(run.experiment.label, run.experiment.quantise) for run in group.runs] == [
+        ("float", ""), ("rounded", "ptq4vit8"),
+    ]  # fmt: skip
+
+
+def test_a_folder_of_0_2_is_read_and_gone_on_with(tmp_path: Path) -> None:
+    """It said in ``recipe.json`` what commands had asked for, and whose constants a row has in its label."""
+    old = replace(RECIPE, rows=(*ROWS, Experiment("ours (tuned)", "align", {"content_error": 0.2})))
+    store = invent(tmp_path, old, batches=2)
+    payload = read_json(store.folder / "recipe.json")
+    for row in payload["row"]:
+        del row["code"]
+        assert "constants" not in row
+    asked = {"model": MODEL, "images": 64, "severity": 5, "calibration": None, "stored": False, "seeds": [0]}
+    write_json(store.folder / "recipe.json", {**payload, "asked": [asked]})
+    (group,) = collect(tmp_path)
+    assert group.labels == ["plain", "ours", "ours (tuned)"]
+    assert [run.experiment.constants for run in group.runs] == [None, None, "tuned"]
+    new = replace(old, rows=(*ROWS, replace(old.rows[2], label="ours", constants="tuned")))
+    store.write(new)
+    (group,) = collect(tmp_path)
+    assert group.labels == ["plain", "ours", "ours (tuned)"] and group.runs[2].experiment.constants == "tuned"
+    assert "asked" not in read_json(store.folder / "recipe.json")
 
 
 def test_commands_add_up_within_a_setting(tmp_path: Path) -> None:
@@ -73,9 +117,12 @@ def test_commands_add_up_within_a_setting(tmp_path: Path) -> None:
 def test_what_the_recipe_has_anyway_is_no_other_setting(tmp_path: Path) -> None:
     recipe = replace(RECIPE, rows=tuple(replace(row, stream=StreamPlan(images=64)) for row in ROWS))
     store = invent(tmp_path, recipe, batches=2)
-    store.ask(recipe, Setting(f"elsewhere/{MODEL}", stored=False), (0,))  # 64 images, severity 5: the recipe's own
-    assert len(collect(tmp_path)) == 1
-    assert "elsewhere" not in (store.folder / "recipe.json").read_text()
+    more = replace(recipe, rows=(*recipe.rows, replace(ROWS[1], label="more", stream=StreamPlan(images=64), seed=0)))
+    more = replace(more, rows=(*more.rows[:2], replace(more.rows[2], options={"passes": 2})))
+    store.write(more)
+    finish(store, more.experiments(Setting(f"elsewhere/{MODEL}", stored=False))[2])  # 64 images: the recipe's own
+    (group,) = collect(tmp_path)
+    assert group.labels == ["plain", "ours", "more"]
 
 
 def test_rows_of_other_sizes_stand_in_one_table(tmp_path: Path) -> None:
@@ -84,7 +131,7 @@ def test_rows_of_other_sizes_stand_in_one_table(tmp_path: Path) -> None:
     store.folder.mkdir()
     recipe = load_recipe("streams")
     setting = Setting(MODEL, stored=False)
-    store.ask(recipe, setting, (0,))
+    store.write(recipe)
     for experiment in recipe.experiments(setting, labels=("NoAdapt",)):
         finish(store, experiment, batches=1)
     (group,) = collect(tmp_path)

@@ -60,7 +60,7 @@ def test_the_recipe_gives_utilities_in_the_report(
     setting = Setting(str(weights), calibration=16, stored=False)
     store = Store(tmp_path / recipe.name)
     store.folder.mkdir()
-    store.ask(recipe, setting, (0,))
+    store.write(recipe)
     run_local(recipe.experiments(setting), Setup(str(store.folder), paths), finished=lambda _: None)
     (group,) = store.groups()
     tent = group.of("TENT", "frozen")[0]

@@ -9,6 +9,7 @@ from fozo.bench import run
 from fozo.cli import options
 from fozo.data.streams import Stream
 from fozo.io import locked, read_json
+from fozo.methods import registry
 from tests.cli.conftest import RECIPE, Call
 
 Command: TypeAlias = tuple[object, ...]
@@ -17,7 +18,18 @@ Command: TypeAlias = tuple[object, ...]
 @pytest.fixture
 def command(recipe: Path, weights: Path, photos: Path, tmp_path: Path) -> Command:
     """Run the recipe; results are in ``runs``."""
-    return ("bench", recipe, "--model", weights, "--imagenet", photos, "--out", tmp_path / "runs", "--threads", 1)
+    return (
+        "bench",
+        recipe,
+        "--model",
+        weights,
+        "--data",
+        f"imagenet={photos}",
+        "--out",
+        tmp_path / "runs",
+        "--threads",
+        1,
+    )
 
 
 def test_the_list(call: Call) -> None:
@@ -100,7 +112,7 @@ def test_bad_input_is_one_sentence_and_code_2(
     for arguments, sentence in (
         (("bench", "table9"), "no recipe 'table9'"),
         (("bench", recipe), "which model?"),
-        (("bench", recipe, "--model", weights, "--out", tmp_path / "runs"), "give --imagenet DIR"),
+        (("bench", recipe, "--model", weights, "--out", tmp_path / "runs"), "give --data imagenet=DIR"),
         ((*command, "--seeds", "one"), "--seeds is 'one'"),
         ((*command, "--seeds", "-1"), "the seed is -1"),
         ((*command, "--workers", 0), "workers is 0"),
@@ -110,13 +122,59 @@ def test_bad_input_is_one_sentence_and_code_2(
         ((*command, "--images", 60), "none is left to calibrate on"),
         ((*command, "--methods", "magic"), "no row of the method 'magic'"),
         ((*command, "--only", "plain", "--only", "Magic"), "no row of the label 'Magic'"),
-        (("bench", "table4", "--model", weights), "nothing to run without --imagenet-r"),
-        (("bench", odd, "--model", weights, "--imagenet", photos), "passes, not 3"),
-        (("bench", recipe, "--model", "none.safetensors", "--imagenet", photos, "--out", tmp_path / "r"), "none.safe"),
+        (("bench", "table4", "--model", weights), "nothing to run without --data imagenet-r=DIR"),
+        (("bench", odd, "--model", weights, "--data", f"imagenet={photos}"), "passes, not 3"),
+        ((*command, "--model", "none.safetensors", "--out", tmp_path / "r"), "none.safe"),
+        ((*command, "--data", "imagenet"), "--data is 'imagenet'; give NAME=DIR"),
+        ((*command, "--data", f"photos={photos}"), "--data has no set 'photos'; choose from imagenet, "),
+        ((*command, "--imagenet", photos), "--imagenet"),
+        ((*command, "--method", tmp_path / "mine.py"), "there is no file"),
+        ((*command, "--method", "foza"), "there is no method 'foza' (did you mean 'foa'?)"),
     ):
         code, _, errors = call(*arguments)
         lines = [line for line in errors.splitlines() if "leaving out" not in line]
         assert code == 2 and len(lines) == 1 and sentence in lines[0], (arguments, errors)
+
+
+MINE = """
+import fozo
+from fozo.methods.registry import register
+
+@register("mine_{name}", passes="1", adapts="nothing", paper="-", label="Mine")
+class Mine(fozo.NoAdapt):
+    "The plain model by another name."
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_method_in_a_file_is_compared(
+    workers: int, call: Call, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_REGISTRY", "_FILES"):
+        monkeypatch.setattr(registry, name, dict(getattr(registry, name)))
+    mine = tmp_path / "mine.py"
+    mine.write_text(MINE.format(name=workers))
+    arguments = (*command, "--method", mine, "--workers", workers)
+    code, out, errors = call(*arguments)
+    assert code == 0, errors
+    assert errors == "" and "small Mine seed 0: " in out and len(out.splitlines()) == 4
+    assert call(*arguments)[0] == 0  # in one process again
+    page = tmp_path / "page.html"
+    assert call("report", tmp_path / "runs", "-o", page)[0] == 0
+    assert [line.split("|")[1].strip() for line in page.with_suffix(".md").read_text().splitlines()[4:]][-3:] == [
+        "plain", "Align", "Mine",
+    ]  # fmt: skip
+    code, out, _ = call(*command, "--methods", "noadapt")  # without it: its runs are shown all the same
+    assert code == 0
+    assert call("report", tmp_path / "runs", "-o", page)[0] == 0 and "Mine" in page.with_suffix(".md").read_text()
+    (folder,) = (tmp_path / "runs" / "small").glob("mine-*")
+    first = read_json(folder / "experiment.json")
+    assert first["method"] == f"mine_{workers}" and len(str(first["code"])) == 10
+    mine.write_text(mine.read_text() + "# changed since\n")
+    assert call(*arguments)[0] == 0
+    assert len(list((tmp_path / "runs" / "small").glob("mine-*"))) == 2
+    code, _, errors = call("report", tmp_path / "runs", "-o", page)
+    assert code == 0 and folder.name in errors and "is left out" in errors
 
 
 def test_a_row_that_cannot_run_is_refused_before_any_other_has_run(

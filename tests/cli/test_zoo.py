@@ -27,7 +27,7 @@ LEFT_OUT = [("workers", HUGE)]
 """What takes for ever."""
 GOOD: dict[str, tuple[str, ...]] = {
     "demo": ("--images", "0"),
-    "bench": ("mine.toml", "--model", "model.onnx", "--imagenet", str(sample.IMAGES), "--threads", "1"),
+    "bench": ("mine.toml", "--model", "model.onnx", "--data", f"imagenet={sample.IMAGES}", "--threads", "1"),
     "report": ("runs",),
     "calibrate": ("model.onnx", "photos"),
     "quantise": ("model.onnx", "photos"),

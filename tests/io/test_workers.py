@@ -32,7 +32,7 @@ def command(name: str, folder: Path) -> tuple[list[str], str]:
     """A command with two workers, and the files that show that they work."""
     if name == "bench":
         (folder / "mine.toml").write_text(RECIPE)
-        given = ["--model", str(sample.MODELS["float32"]), "--imagenet", str(sample.IMAGES), "--seeds", "0,1"]
+        given = ["--model", str(sample.MODELS["float32"]), "--data", f"imagenet={sample.IMAGES}", "--seeds", "0,1"]
         return ["bench", "mine.toml", *given, "--threads", "1", "--workers", "2"], "runs/mine/*/records.jsonl"
     plant_noise(folder / "photos", {f"{number % 2}/{number}.png": (96, 96) for number in range(24)})
     kinds = ["--kinds", "gaussian_noise,contrast,brightness", "--severity", "1-5", "--size", "96"]

@@ -150,6 +150,10 @@ class Experiment:
         if self.calibration < 2:
             raise FozoError(f"calibration is {self.calibration}; source statistics need at least 2 clean images")
 
+    def is_for(self, model: str) -> bool:
+        """Whether the row is for a model, by its name."""
+        return PurePath(model.removeprefix("timm:")).name.startswith(self.models)
+
     @property
     def title(self) -> str:
         """What tables call the row: ``TENT``, or ``TENT (tuned)``."""
@@ -250,12 +254,16 @@ class Recipe:
 
     @property
     def passes(self) -> str:
-        """What the full size costs in words; a backward pass counts as two."""
-        return self.cost or f"{sum(row.passes() for row in self.rows):,.0f} passes"
+        """What the full size costs with one model, in words; a backward pass counts as two."""
+        by_model = {
+            model: sum(row.passes() for row in self.rows if row.models in ("", model))
+            for model in {row.models for row in self.rows}
+        }
+        return self.cost or f"{max(by_model.values()):,.0f} passes"
 
     def in_setting(self, row: Experiment, setting: Setting) -> Experiment | None:
         """A row of this recipe as a setting has it; ``None`` where the row is for other models."""
-        if not PurePath(setting.model.removeprefix("timm:")).name.startswith(row.models):
+        if not row.is_for(setting.model):
             return None
         chosen: dict[str, Any] = {"images": setting.images, "severity": setting.severity}
         if row.stream.data == STORED and not setting.stored:

@@ -24,10 +24,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from fozo.bench.measures import BatchRecord, Cost, Measures
-from fozo.bench.plan import AVERAGE, CLEAN, STORED, Experiment, Recipe, Setting, read_recipe
+from fozo.bench.plan import AVERAGE, STORED, Constants, Experiment, Recipe, read_recipe
 from fozo.errors import FozoError
 from fozo.io import as_dataclass, locked, read_json, read_log, remove_temporary_files, write_json
 from fozo.io.system import usable_cpus
@@ -41,6 +41,8 @@ RESULT = "result.json"
 CONDITIONS = "conditions.json"
 RECORDS = "records.jsonl"
 COSTS = "costs.jsonl"
+CHOSEN = ("images", "severity", "data")  # what a command may choose of a row's stream
+SHOWN = ("label", "constants", "column", "x", "axis", "paper")  # how tables show a row
 IDENTITY = ("model", "method", "options", "stream", "seed", "calibration", "quantise", "code")
 FINGERPRINTS = {
     "model_digest": "model weights or loading options",
@@ -293,9 +295,10 @@ class Store:
     def recipe(self) -> Recipe:
         payload = read_json(self.folder / RECIPE)
         name = str(payload.pop("name", self.folder.name))
-        payload.pop("asked", None)  # the settings that commands of 0.2 had asked for
+        old = payload.pop("asked", None) is not None  # the settings that commands of 0.2 had asked for
         with naming(self.folder / RECIPE):
-            return read_recipe(payload, name)
+            recipe = read_recipe(payload, name)
+        return replace(recipe, rows=tuple(map(_from_old, recipe.rows))) if old else recipe
 
     def read(self) -> tuple[list[Group], list[Path]]:
         """Read what is finished, a group for each setting; and name the folders of stale runs."""
@@ -326,27 +329,37 @@ class Store:
         return self.read()[1]
 
 
+def _from_old(row: Experiment) -> Experiment:
+    """Read whose constants a row has from the end of its label, where 0.2 wrote it."""
+    label, _, constants = row.label.removesuffix(")").rpartition(" (")
+    if constants not in ("paper", "authors", "tuned"):
+        return row
+    return replace(row, label=label, constants=cast("Constants", constants))
+
+
 def _rows_of(recipe: Recipe, done: Experiment) -> list[tuple[object, int, Experiment]]:
-    """Rows of a recipe that an experiment is of, with their places and the setting in which they are.
+    """Rows of a recipe that an experiment is of, with the setting in which they are and their places.
 
     Of rows that differ in what a command may choose, it is of those where the command has chosen least.
     """
-    chosen = Setting(done.model, done.stream.images, done.stream.severity, done.calibration, done.stream.data != CLEAN)
-    found = []
+    matches: list[tuple[dict[str, Any], int, Experiment]] = []
     for place, row in enumerate(recipe.rows):
-        if row.method != done.method or row.options != done.options:
+        if row.method != done.method or row.options != done.options or not row.is_for(done.model):
             continue
-        planned = recipe.in_setting(row, chosen)
-        if planned is None or replace(planned, seed=done.seed).hash != done.hash:
-            continue
-        images = None if row.stream.images == done.stream.images else done.stream.images
-        severity = None if row.stream.severity == done.stream.severity else done.stream.severity
-        stored = row.stream.data != STORED or done.stream.data == STORED
-        changes = (images is not None) + (severity is not None)
-        setting = Setting(done.model, images, severity, done.calibration, stored)
-        found.append((changes, setting, place, replace(planned, seed=done.seed)))
-    least = min((entry[0] for entry in found), default=0)
-    return [entry[1:] for entry in found if entry[0] == least]
+        values = {name: getattr(done.stream, name) for name in CHOSEN}
+        chosen = {name: value for name, value in values.items() if value != getattr(row.stream, name)}
+        shown = {name: getattr(row, name) for name in SHOWN}
+        quantise = "" if done.model.endswith(".onnx") else row.quantise
+        stream = replace(row.stream, **chosen)
+        planned = replace(done, **shown, stream=stream, quantise=quantise, code=row.code)
+        if planned.hash == done.hash:
+            matches.append((chosen, place, planned))
+    least = min((len(chosen) for chosen, _, _ in matches), default=0)
+    return [
+        ((done.model, done.calibration, repr(chosen)), place, planned)
+        for chosen, place, planned in matches
+        if len(chosen) == least
+    ]
 
 
 def describe(experiments: Sequence[Experiment]) -> str:

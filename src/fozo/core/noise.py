@@ -48,7 +48,7 @@ def generator(seed: int, purpose: Purpose | str, step: int = 0) -> np.random.Gen
     Examples:
         >>> from fozo.core.noise import generator
         >>> generator(0, "my method: dropout", step=3).random()
-        0.19...
+        0.677...
 
     Args:
         seed: a whole number from 0 to 2**64 - 1.

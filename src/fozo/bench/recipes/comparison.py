@@ -38,13 +38,14 @@ def quick() -> Recipe:
 
 def streams() -> Recipe:
     """An hour a seed."""
-    recurring = replace(SHORT, scenario="recurring", images=12, batch_size=12)  # ten rounds of everything
-    others = {name: replace(SHORT, scenario=name) for name in ("continual", "episodic", "mixed", "correlated")}
+    scenarios = ("continual", "episodic", "mixed", "recurring", "correlated")
+    plans = {name: replace(SHORT, scenario=name) for name in scenarios}
+    plans["recurring"] = replace(plans["recurring"], images=12, batch_size=12)  # ten rounds of everything
     return Recipe(
         name="streams",
         title="All methods on five kinds of stream, four corruptions at level 3",
         calibration=512,
-        rows=grid({**every_method(), **TWO_PASSES}, {**others, "recurring": recurring}),
+        rows=grid({**every_method(), **TWO_PASSES}, plans),
     )
 
 

@@ -95,9 +95,9 @@ ZOA  | zoa 28  |
 FOZO | fozo 26 |
 """
 SWEEPS = """
-tableD1 | decay factor          | alpha  | 12 | schedule.decay     | 59.13 59.15 59.04 59.34 59.33 59.45 59.47 59.50 59.52
-tableD2 | moving average factor | beta   | 12 | schedule.ema_decay | 59.02 59.05 59.14 59.23 59.27 59.26 59.38 59.50 59.52
-tableD3 | trade-off             | lambda | 15 | weight             | 59.31 59.30 59.35 59.52 59.50 59.34 59.30 59.27 59.16
+D.1 | decay factor | alpha | 12 | schedule.decay | 59.13 59.15 59.04 59.34 59.33 59.45 59.47 59.50 59.52
+D.2 | moving average factor | beta | 12 | schedule.ema_decay | 59.02 59.05 59.14 59.23 59.27 59.26 59.38 59.50 59.52
+D.3 | trade-off | lambda | 15 | weight | 59.31 59.30 59.35 59.52 59.50 59.34 59.30 59.27 59.16
 """
 
 
@@ -167,15 +167,15 @@ def table5() -> Recipe:
 
 def _sweep(line: str) -> Recipe:
     """Table D.1, D.2 or D.3: FOZO at two passes, with an option going from 0.1 to 0.9."""
-    name, what, symbol, equation, option, numbers = _cells(line)
+    table, what, symbol, equation, option, numbers = _cells(line)
     rows = []
     for tenth, number in enumerate(numbers.split(), start=1):
         value = tenth / 10
         options: dict[str, Value] = {"passes": 2, option: value}
         paper = {AVERAGE: float(number)}
         rows.append(Experiment(f"{symbol} = {value}", "fozo", options, FIVE_K, x=value, axis=symbol, paper=paper))
-    title = f"Table D.{name[-1]}: {what} {symbol} of Eq. {equation}, ImageNet-C (5k, level 5), continual, 2 passes"
-    return Recipe(name, title, tuple(rows))
+    title = f"Table {table}: {what} {symbol} of Eq. {equation}, ImageNet-C (5k, level 5), continual, 2 passes"
+    return Recipe(f"table{table.replace('.', '')}", title, tuple(rows))
 
 
 def figure1() -> Recipe:
@@ -233,7 +233,7 @@ RECIPES: Mapping[str, Callable[[], Recipe]] = {
     "table3": table3,
     "table4": table4,
     "table5": table5,
-    **{_cells(line)[0]: partial(_sweep, line) for line in SWEEPS.strip().splitlines()},
+    **{f"tableD{number}": partial(_sweep, line) for number, line in enumerate(SWEEPS.strip().splitlines(), 1)},
     "figure1": figure1,
     "figure3": figure3,
     "figureE1": figure_e1,
