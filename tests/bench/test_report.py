@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from dataclasses import replace
 from html import escape, unescape
 from html.parser import HTMLParser
@@ -15,8 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.narrow import by_batch
-from fozo.bench.gains import Gains, by_image, gains, over_base
+from fozo.bench.gains import by_image, gains, over_base
 from fozo.bench.measures import BatchRecord, measure, score
 from fozo.bench.plan import AVERAGE, Experiment, Recipe, StreamPlan, load_recipe, names
 from fozo.bench.report.page import Chapter, conclusions, timeline_page, write_report
@@ -24,7 +22,6 @@ from fozo.bench.report.render import COLOURS, PALETTE, PASSES, Series, Span, ass
 from fozo.bench.report.tables import Cell, Table, table_of
 from fozo.bench.store import Group, collect
 from fozo.data.corruptions import KINDS
-from fozo.errors import FozoError
 from tests.bench.invented import invent
 
 
@@ -235,21 +232,16 @@ def records(*counts: tuple[str, int], named: bool = False) -> list[BatchRecord]:
     return found
 
 
-def test_pairs_by_image_and_by_batch_agree_on_the_mean() -> None:
+def test_pairs_by_image() -> None:
     ours, theirs = [[("fog", k) for k in each] for each in ((9, 8, 9, 9), (5, 6, 5, 6))]
-    plain = by_batch(records(*ours), records(*theirs)).mean
     named = by_image([records(*ours, named=True)], [records(*theirs, named=True)]).mean
-    assert plain.value == named.value == pytest.approx(32.5)
-    assert plain.side == named.side == 1 and named.within is not None
+    assert named.value == pytest.approx(32.5)
+    assert named.side == 1 and named.within is not None
     assert named.within.low == pytest.approx(17.5, abs=2.6) and named.within.high == pytest.approx(47.5, abs=2.6)
     same = by_image([records(*ours, named=True)], [records(*ours, named=True)]).mean
     assert same.value == 0 and same.side == 0 and str(same) == "0.0 (0.0 to 0.0)"
     few = by_image([records(("fog", 3), named=True)], [records(("fog", 2), named=True)]).mean
     assert few.value == pytest.approx(10) and few.within is None  # ten images
-    single = by_batch(records(("fog", 3)), records(("fog", 2))).mean
-    assert single.value == pytest.approx(10) and single.within is None and single.side == 0
-    with pytest.raises(FozoError, match="the same batches"):
-        by_batch(records(("fog", 3)), records(("snow", 3)))
     again = [records(*ours, named=True), records(*theirs, named=True)]  # a seed that gains, and one that does not
     seeds = by_image(again, [records(*theirs, named=True)]).mean
     assert seeds.value == pytest.approx(16.25) and seeds.within is not None
@@ -265,8 +257,7 @@ def test_records_that_do_not_name_images_are_not_paired(tmp_path: Path) -> None:
     assert gains([ours], [base]) is None
 
 
-@pytest.mark.parametrize("paired", [lambda ours, base: by_image([ours], [base]), by_batch], ids=["image", "batch"])
-def test_intervals_cover_the_truth(paired: Callable[[list[BatchRecord], list[BatchRecord]], Gains]) -> None:
+def test_intervals_cover_the_truth() -> None:
     """Of two methods that are right as often, 95 of 100 intervals include zero: also where the same images are hard."""
     generator, covered, labels = np.random.default_rng(0), 0, np.zeros(32, dtype=np.int64)
     for _ in range(100):
@@ -278,7 +269,7 @@ def test_intervals_cover_the_truth(paired: Callable[[list[BatchRecord], list[Bat
                 logits = np.zeros((32, 2))
                 logits[np.arange(32), (hard[which] + 0.5 * generator.random(32) > 0.8).astype(int)] = 1
                 run.append(score(logits, labels, index=index, domain=f"kind{index // 2}", samples=which))
-        gain = paired(*runs).mean
+        gain = by_image(runs[:1], runs[1:]).mean
         covered += gain.side == 0
     assert 88 <= covered <= 99 and gain.within is not None
     assert gain.value == pytest.approx(measure(runs[0]).average - measure(runs[1]).average)
