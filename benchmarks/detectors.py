@@ -124,9 +124,11 @@ class FrontEnd:
     """An arm: pictures in, boxes out."""
 
     def __init__(self, arm: str, detector: Yolox, clean: list[Pixels]) -> None:
-        self.detector, self.shapes = detector, list[tuple[int, ...]]()
+        self.detector = detector
+        self.shapes: list[tuple[int, ...]] = []
         name, _, options = arm.partition(":")
-        self.name, self.options = name, dict[str, Any](read_options(options.split(",") if options else []))
+        self.name = name
+        self.options: dict[str, Any] = read_options(options.split(",") if options else [])
         self.static = name == "plain" or not fozo.list_methods()[name].needs
         self.source = None
         if not self.static:
@@ -171,7 +173,8 @@ def evaluate(front: FrontEnd, tested: list[Domain]) -> Draws:
         boxes = front.run(pictures)
         for part, chosen in domain.parts():
             draws = drawn(len(chosen), DRAWS, seed=len(found))
-            some, true = [boxes[i] for i in chosen], [truth[i] for i in chosen]
+            some = [boxes[i] for i in chosen]
+            true = [truth[i] for i in chosen]
             classes = domain.only or sorted({int(label) for each in true for label in each.classes})
             found[f"{domain.name}, {part}"] = average_precision(some, true, classes, draws)
         print(f"{front.name}: {domain.name} {found[f'{domain.name}, all'][0]:.1f}", file=sys.stderr, flush=True)

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 import fozo
-from benchmarks.common import clean_and_test, clean_batches, in_a_process, mebibytes, timed
+from benchmarks.common import clean_and_test, clean_batches, in_a_process, markdown, mebibytes, timed
 from fozo.bench.recipes.comparison import METHODS as RIVALS
 from fozo.data.sets import Domain
 from fozo.data.streams import Corrupting
@@ -107,29 +107,17 @@ def run(a: argparse.Namespace) -> Result:
 
 def table(results: dict[str, Result], a: argparse.Namespace) -> str:
     plain = results["NoAdapt"]
-    domains = " | ".join(kind.replace("_", " ") for kind in DOMAINS)
-    lines = [
-        f"{a.weights.stem}, {a.per_domain} images of each of {', '.join(DOMAINS)} at severity {a.severity}, batches of "
-        f"{a.batch}, {a.clean} others for calibration; {1000 * plain['seconds']:.0f} ms an image and "
-        f"{plain['peak']:.0f} MiB without adaptation.",
-        "",
-        f"| method | passes per image | parameters adapted | {domains} | top-1 | time | extra memory |",
-        "|---|---|---:|" + "---:|" * (len(DOMAINS) + 3),
-    ]
+    lines = []
     for row, result in results.items():
         shares = [100 * correct / a.per_domain for correct in result["correct"]]
         info = fozo.list_methods()[rows()[row][0]]
-        columns = [
-            row,
-            info.passes if "gradient" in info.needs else f"{result['passes']:g}",  # backward passes are in words only
-            f"{result['parameters']}",
-            *(f"{share:.1f}" for share in shares),
-            f"{np.mean(shares):.1f}",
-            f"x {result['seconds'] / plain['seconds']:.2f}",
-            f"{result['peak'] - plain['peak']:+.0f} MiB",
-        ]
-        lines.append("| " + " | ".join(columns) + " |")
-    return "\n".join(lines)
+        passes = info.passes if "gradient" in info.needs else f"{result['passes']:g}"  # backward passes are in words
+        tops = [f"{share:.1f}" for share in (*shares, np.mean(shares))]
+        time = f"x {result['seconds'] / plain['seconds']:.2f}"
+        memory = f"{result['peak'] - plain['peak']:+.0f} MiB"
+        lines.append([row, passes, result["parameters"], *tops, time, memory])
+    heads = ["method", "passes per image", "parameters adapted", *DOMAINS, "top-1", "time", "extra memory"]
+    return markdown(heads, lines)
 
 
 def child(a: argparse.Namespace, *more: str) -> str:

@@ -42,8 +42,6 @@ import fozo
 from benchmarks.common import in_turn, markdown
 from fozo.data import sample
 from fozo.io.system import usable_cpus
-from fozo.methods.align.memory import RetrievalConfig
-from fozo.methods.align.method import AlignConfig
 from fozo.serve.cameras import Camera
 from fozo.serve.store import StateFolder
 
@@ -69,9 +67,8 @@ class Subject:
     def engine(self) -> fozo.Engine:
         return fozo.load_engine(self.model, threads=1)
 
-    def adapter(self, capacity: int = 512) -> fozo.Align:
-        source = fozo.SourceStatistics.load(self.stats)
-        return fozo.Align(self.engine(), source, AlignConfig(retrieval=RetrievalConfig(capacity=capacity)))
+    def adapter(self) -> fozo.Align:
+        return fozo.Align(self.engine(), fozo.SourceStatistics.load(self.stats))
 
 
 def pictures(count: int, size: int = 28, channels: int = 1, start: int = 0) -> Frames:
@@ -207,31 +204,30 @@ def _same(adapter: fozo.Align, on_event: object) -> tuple[fozo.Align, None]:
     return adapter, None
 
 
-def memory(subject: Subject, capacities: tuple[int, ...] = (512, 256)) -> Iterator[list[str]]:
+def memory(subject: Subject) -> Iterator[list[str]]:
     """Open cameras whose memories are full, and see what the server grows by."""
-    for capacity in capacities:
-        adapter = subject.adapter(capacity)
-        adapter(subject.frames[:32])
-        full = adapter.state()
-        rows = {name: full[name].repeat(capacity // 32, axis=0) for name in adapter.VARIABLE_LENGTH}
-        adapter.load_state({**full, **rows, "seen": np.array(capacity)})
-        arrays = sum(array.nbytes for array in adapter.state().values())
-        with tempfile.TemporaryDirectory() as state:
-            store = StateFolder(Path(state), NAME)
-            for number in range(HELD[-1]):
-                name = f"camera-{number}"
-                camera = Camera(name, partial(_same, adapter), store.open(name, HELD[-1]))
-                camera.unsaved = 1
-                camera.save(close=True)
-            options = ("--state", state, "--option", f"retrieval.capacity={capacity}")
-            with Server(subject, *options) as server, frames_file(subject) as path:
-                residents = []
-                for cameras in HELD:
-                    for _ in range(2):  # and again, so that all threads have worked
-                        measured(server, path, cameras, "--seconds", 1)
-                    residents.append(server.resident())
-        each = [f"{(residents[2] - residents[i]) / (HELD[2] - HELD[i]):.2f}" for i in (1, 0)]
-        yield [subject.title, str(capacity), *(f"{mb:.0f}" for mb in residents), *each, f"{arrays / 1e6:.2f}"]
+    adapter = subject.adapter()
+    adapter(subject.frames[:32])
+    capacity = adapter.config.retrieval.capacity
+    state = adapter.state()
+    rows = {name: state[name].repeat(capacity // 32, axis=0) for name in adapter.VARIABLE_LENGTH}
+    adapter.load_state({**state, **rows, "seen": np.array(capacity)})
+    arrays = sum(array.nbytes for array in adapter.state().values())
+    with tempfile.TemporaryDirectory() as folder:
+        store = StateFolder(Path(folder), NAME)
+        for number in range(HELD[-1]):
+            name = f"camera-{number}"
+            camera = Camera(name, partial(_same, adapter), store.open(name, HELD[-1]))
+            camera.unsaved = 1
+            camera.save(close=True)
+        with Server(subject, "--state", folder) as server, frames_file(subject) as path:
+            residents = []
+            for cameras in HELD:
+                for _ in range(2):  # and again, so that all threads have worked
+                    measured(server, path, cameras, "--seconds", 1)
+                residents.append(server.resident())
+    per_camera = [f"{(residents[2] - residents[i]) / (HELD[2] - HELD[i]):.2f}" for i in (1, 0)]
+    yield [subject.title, *(f"{mb:.0f}" for mb in residents), *per_camera, f"{arrays / 1e6:.2f}"]
 
 
 def main() -> None:
@@ -258,7 +254,7 @@ def main() -> None:
             names = ["model", "cameras", "frames/s", "p50 (ms)", "p99 (ms)"]
             print(markdown(names, latency(subject, 3 * a.seconds)), flush=True)
         if "memory" in a.only:
-            names = ["model", "capacity", *(f"{n} (MB)" for n in HELD), "a camera (MB)", "from 1 (MB)", "arrays (MB)"]
+            names = ["model", *(f"{n} (MB)" for n in HELD), "a camera (MB)", "from 1 (MB)", "arrays (MB)"]
             print(markdown(names, memory(subject)), "", sep="\n", flush=True)
 
 

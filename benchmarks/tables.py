@@ -122,7 +122,8 @@ def comparison_table() -> str:
         told.add((name, row["constants"]))
         gains = ["-", "-"]
         if row["gain"]:
-            own, clean = Gain.of(row), Gain.of(row, "clean_gain", "clean_low", "clean_high")
+            own = Gain.of(row)
+            clean = Gain.of(row, "clean_gain", "clean_low", "clean_high")
             gains = [bold(own, str(own)), bold(clean, str(clean))]
         lines.append([name, row["source"] or "-", value(row, "gflop_per_image"), value(row, "top1"), *gains])
     return markdown(["", "constants", "GFLOP", "top-1", "gain", "after, on clean"], lines)
