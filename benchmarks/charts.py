@@ -17,7 +17,8 @@ rect.p { fill: var(--paper); } .z { stroke: var(--soft); } .g { stroke: var(--li
 text { font: 12px system-ui, sans-serif; fill: var(--ink); }
 .s { fill: var(--soft); font-size: 11px; } .b { font-weight: 600; } .e { text-anchor: end; } .m { text-anchor: middle; }
 .up { stroke: var(--up); fill: var(--up); } .down { stroke: var(--down); fill: var(--down); }
-.tie { stroke: var(--tie); fill: var(--tie); } .h { fill: var(--paper); } .r { stroke: none; }
+.tie { stroke: var(--tie); fill: var(--tie); } .four { stroke: var(--four); fill: var(--four); } .t { font-size: 11px; }
+.h { fill: var(--paper); } .r { stroke: none; }
 polyline { fill: none; stroke-width: 1.8; }
 """
 SIDES = {1: "up", 0: "tie", -1: "down"}
@@ -92,7 +93,9 @@ def margin(labels: Sequence[str]) -> float:
     return 16 + 6.5 * max(map(len, labels))
 
 
-def whiskers(title: str, tiers: Sequence[Mapping[str, Mapping[str, Gain]]], low: float, high: float) -> str:
+def whiskers(
+    title: str, tiers: Sequence[Mapping[str, Mapping[str, Gain]]], low: float, high: float, best_first: bool = True
+) -> str:
     """Gains with their intervals: a row for each method, a column for each stream; tiers stand below each other."""
     parts: list[str] = []
     bottom = 0.0
@@ -101,21 +104,26 @@ def whiskers(title: str, tiers: Sequence[Mapping[str, Mapping[str, Gain]]], low:
         for column in columns.values():
             for label, gain in column.items():
                 mean.setdefault(label, []).append(gain.value)
-        labels = by_method({label: sum(values) / len(values) for label, values in mean.items()})
+        means = {label: sum(values) / len(values) for label, values in mean.items()}
+        labels = by_method(means) if best_first else list(means)
         left = margin(labels)
         wide = (WIDTH - left - 10) / len(columns)
         above = bottom + 18
-        top = above + 40
+        top = above + 42
         bottom = top + 17 * len(labels)
         parts += [text(left - 8, top + 17 * row + 12, label, "e") for row, label in enumerate(labels)]
         for number, (name, column) in enumerate(columns.items()):
             start = left + number * wide + 10
             end = start + wide - 20
-            head, _, rest = name.partition(", ")
-            parts += [text((start + end) / 2, above, head, "m b"), text((start + end) / 2, above + 15, rest, "m s")]
+            for number_of_line, words in enumerate(name.split(", ")):
+                kind = "m s" if number_of_line else "m b"
+                parts.append(text((start + end) / 2, above + 13 * number_of_line, words, kind))
             for tick in range(10 * ceil(low / 10), int(high) + 1, 10):
                 x = scaled(tick, low, high, start, end)
-                parts += [line(x, top, x, bottom, "g" if tick else "z"), text(x, bottom + 14, f"{tick:+}", "m s")]
+                parts += [
+                    line(x, top, x, bottom, "g" if tick else "z"),
+                    text(x, bottom + 14, f"{tick:+}" if tick else "0", "m s"),
+                ]
             for row, label in enumerate(labels):
                 if label in column:
                     gain = column[label]
@@ -137,7 +145,7 @@ def whiskers(title: str, tiers: Sequence[Mapping[str, Mapping[str, Gain]]], low:
 def curves(title: str, panels: Panels, count: int, foot: str, one_scale: bool) -> str:
     """Small charts side by side, named by title and axis: their own scale and legend each, or one for all.
 
-    A panel whose values span two decades has a logarithmic scale.
+    A panel whose values span a factor of 20 has a logarithmic scale.
     """
     every = [y for panel in panels.values() for curve in panel.values() for _, y in curve]
     tall = 130 if one_scale else 185
@@ -147,10 +155,10 @@ def curves(title: str, panels: Panels, count: int, foot: str, one_scale: bool) -
         left = 46 + number % count * wide
         right = left + wide - 56
         top = 44 + number // count * tall
-        bottom = top + tall - 75
+        bottom = top + tall - (60 if one_scale else 75)
         xs = [x for curve in panel.values() for x, _ in curve]
         ys = every if one_scale else [y for curve in panel.values() for _, y in curve]
-        log = min(ys) > 0 and max(ys) > 100 * min(ys)
+        log = min(ys) > 0 and max(ys) > 20 * min(ys)
         low = log10(min(ys)) if log else min(0.0, *ys)
         high = log10(max(ys)) if log else max(ys)
         parts += [text(left, top - 24, name, "b"), text(left, bottom + 27, below, "s")]
@@ -191,11 +199,12 @@ def heat(title: str, panels: Mapping[str, Mapping[str, Mapping[str, Gain]]]) -> 
             parts.append(text(left - 8, top + 13, label, "e"))
             for number, gain in enumerate(rows[label].values()):
                 x = left + number * wide
+                points = round(gain.value)
                 if gain.side:
                     shade = 0.08 + 0.6 * min(1.0, abs(gain.value) / DARKEST)
                     field = f'x="{x:.0f}" y="{top:.0f}" width="{wide - 2:.0f}" height="16"'
                     parts.append(f'<rect {field} class="{SIDES[gain.side]} r" fill-opacity="{shade:.2f}"/>')
-                parts.append(text(x + wide / 2, top + 12, f"{gain.value:+.0f}", "m s"))
+                parts.append(text(x + wide / 2, top + 12, f"{points:+}" if points else "0", "m t"))
         top += 22
     words = "points of top-1 over NoAdapt: blue above, red below; shaded where the paired 95 % interval excludes zero"
     return svg(title, top + 26, [*parts, text(WIDTH / 2, top + 14, words, "m s")])

@@ -1,6 +1,6 @@
 """One adapted batch on every engine, side by side in one run: speed and peak memory.
 
-    python -m benchmarks.engines [--size base] [--batch 64] [--passes 2] [--threads 2] [--rounds 5] [--openvino]
+    python -m benchmarks.engines [--size base] [--batch 64] [--passes 2] [--threads 2] [--rounds 5]
 
 ``torch`` is fozo's PyTorch engine; the others run files of ``fozo export`` on ONNX Runtime. All do
 the same FOZO steps from the same state on the same images. The ViT has random weights, on which speed does not depend.
@@ -98,7 +98,6 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--openvino", action="store_true", help="run the float32 file on OpenVINO as well")
     parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
     a = parser.parse_args()
     if a.peak:
@@ -119,9 +118,6 @@ def main() -> None:
         calls = {"torch": adapted(engine, a.passes)}
         for name, file in list(FILES.items())[1:]:
             calls[name] = adapted(fozo.load_engine(folder / file, threads=a.threads), a.passes)
-        if a.openvino:
-            runtime = fozo.load_engine(folder / FILES["float32"], threads=a.threads, runtime="openvino")
-            calls["OpenVINO float32"] = adapted(runtime, a.passes)
         compare(calls, random_images(engine.spec, a.batch), a.rounds)
 
 
