@@ -1,7 +1,7 @@
 # Two commands do everything on a machine with nothing but Python, pip and make:
 #   make demo    watch a camera go bad and the bundled ViT being adapted, without PyTorch
 #   make test    lint, layers, types and tests
-# `make pages` writes every table, picture and quoted figure from results/, `make docs` builds the site into site/, `make mutate` tests the tests.
+# `make pages` writes every table and chart from results/, `make docs` builds the site into site/, `make mutate` tests the tests.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -54,9 +54,10 @@ wheel: $(VENV)/.ready
 mutate: $(VENV)/.ready
 	$(BIN)/python -m tests.mutate
 
-# Tables, pictures and quoted figures of README and docs, from results/ and the registry; a test fails where one is stale.
+# Tables and charts of README and docs, from results/ and the registry (a test fails where one is stale), and the notebook.
 pages: $(VENV)/.ready
-	$(BIN)/python -m benchmarks.pages
+	$(BIN)/python -m benchmarks.tables
+	$(BIN)/python docs/make_notebook.py
 
 # Warnings are errors (mkdocs.yml), and nothing is fetched. The variable spares us an advertisement.
 docs: $(VENV)-docs/.ready

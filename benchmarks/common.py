@@ -82,7 +82,8 @@ def in_turn(names: Sequence[str], rounds: int) -> Iterator[tuple[int, list[str]]
 
 def timed(call: Callable[[Floats], T], batch: Floats) -> tuple[tuple[float, float], T]:
     """Seconds on the clock and of processor time, and what the call returned."""
-    clock, processor = time.perf_counter(), time.process_time()
+    clock = time.perf_counter()
+    processor = time.process_time()
     output = call(batch)
     return (time.perf_counter() - clock, time.process_time() - processor), output
 

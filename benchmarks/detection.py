@@ -5,8 +5,7 @@ Boxes are ``[n, 4]``: left, top, right, bottom, in pixels.
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,15 +14,18 @@ import numpy.typing as npt
 import onnxruntime as ort
 from PIL import Image
 
-from fozo.errors import FozoError
-
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 Pixels = npt.NDArray[np.uint8]
-SIDE, PADDING, STRIDES = 416, 114, (8, 16, 32)
-ANCHORS = 1917  # of SSD
-ABSENT = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83)  # categories of COCO, of 90, that have no class among its 80
-LEAST_SCORE, SAME, OVERLAP, MOST = 0.01, 0.65, 0.5, 300  # SAME: suppressed above; OVERLAP: right from here on
+SIDE = 416
+PADDING = 114
+STRIDES = (8, 16, 32)
+LEAST_SCORE = 0.01
+MOST_BOXES = 300
+SAME_OVERLAP = 0.65
+"""Boxes of a class that overlap more are one."""
+RIGHT_OVERLAP = 0.5
+"""A box that overlaps a true one so much is right."""
 
 
 def resized(image: Pixels, side: int = SIDE) -> Pixels:
@@ -87,45 +89,18 @@ class Yolox:
         return suppress(Boxes(np.hstack([centre - half, centre + half]), classes, scores[cells, classes]))
 
 
-class Ssd:
-    """SSD-MobileNet v2 by benchmarks/ssd.mjs, a process of Node.js: RGB squares as for YOLOX in, boxes out."""
-
-    def __init__(self, modules: Path) -> None:
-        command = ["node", str(Path(__file__).with_name("ssd.mjs")), str(modules), str(SIDE)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def __call__(self, squares: Pixels) -> list[Boxes]:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        found = []
-        for square in squares:
-            self.process.stdin.write(square.tobytes())
-            self.process.stdin.flush()
-            read = self.process.stdout.read(4 * ANCHORS * 94)
-            if len(read) < 4 * ANCHORS * 94:
-                raise FozoError("ssd.mjs has ended; install what its first lines say, and give that node_modules")
-            found.append(read_ssd(np.frombuffer(read, np.float32).astype(np.float64)))
-        return found
-
-
-def read_ssd(values: Array) -> Boxes:
-    """Read SSD's boxes, top and left first, and then the scores of all categories."""
-    boxes, scores = np.split(values, [4 * ANCHORS])
-    scores = scores.reshape(ANCHORS, -1)[:, np.setdiff1d(np.arange(1, 91), ABSENT) - 1]
-    anchors, classes = np.nonzero(scores > LEAST_SCORE)
-    corners = SIDE * boxes.reshape(ANCHORS, 4)[:, [1, 0, 3, 2]]
-    return suppress(Boxes(corners[anchors], classes, scores[anchors, classes]))
-
-
 def suppress(found: Boxes) -> Boxes:
     """Non-maximum suppression within each class: greedily, best first."""
-    order = np.argsort(-found.scores, kind="stable")[: 10 * MOST]
-    boxes, classes = found.boxes[order], found.classes[order]
+    order = np.argsort(-found.scores, kind="stable")[: 10 * MOST_BOXES]
+    boxes = found.boxes[order]
+    classes = found.classes[order]
     # Classes are moved apart, so that boxes of two of them never overlap.
     apart = boxes + classes[:, None] * (4.0 * SIDE + np.abs(boxes).max(initial=0))
-    left, kept = np.arange(len(order)), list[int]()
-    while len(left) and len(kept) < MOST:
+    left = np.arange(len(order))
+    kept: list[int] = []
+    while len(left) and len(kept) < MOST_BOXES:
         kept.append(int(left[0]))
-        left = left[1:][iou(apart[left[:1]], apart[left[1:]])[0] <= SAME]
+        left = left[1:][iou(apart[left[:1]], apart[left[1:]])[0] <= SAME_OVERLAP]
     chosen = np.array(kept, dtype=np.intp)
     return Boxes(boxes[chosen], classes[chosen], found.scores[order][chosen])
 
@@ -136,7 +111,7 @@ def matches(found: Boxes, truth: Boxes) -> npt.NDArray[np.bool_]:
     overlaps = iou(found.boxes, truth.boxes)
     overlaps[found.classes[:, None] != truth.classes[None]] = 0
     for i in range(len(found.boxes)):
-        if overlaps.shape[1] and overlaps[i].max() >= OVERLAP:
+        if overlaps.shape[1] and overlaps[i].max() >= RIGHT_OVERLAP:
             right[i] = True
             overlaps[:, overlaps[i].argmax()] = 0
     return right
@@ -182,22 +157,6 @@ def read_labelled(path: Path) -> tuple[Pixels, Boxes]:
         np.loadtxt(path.with_suffix(".txt"), ndmin=2) if path.with_suffix(".txt").stat().st_size else np.zeros((0, 5))
     )
     size = np.array(picture.shape[1::-1], dtype=np.float64)
-    centre, half = rows[:, 1:3] * size, rows[:, 3:5] * size / 2
+    centre = rows[:, 1:3] * size
+    half = rows[:, 3:5] * size / 2
     return picture, Boxes(np.hstack([centre - half, centre + half]), rows[:, 0].astype(np.intp), np.ones(len(rows)))
-
-
-def around_largest(path: Path, classes: Collection[int], least: int) -> tuple[Pixels, int] | None:
-    """A square around the largest object of some classes, and its class: its longer side and half as much.
-
-    It is made smaller where the image ends, and has ``least`` pixels at least.
-    """
-    with Image.open(path) as file:
-        picture = np.asarray(file.convert("RGB"))
-    rows = np.loadtxt(path.with_suffix(".txt"), ndmin=2)
-    rows = rows[np.isin(rows[:, 0], list(classes))]
-    if not len(rows):
-        return None
-    largest, size = rows[(rows[:, 3] * rows[:, 4]).argmax()], np.array(picture.shape[1::-1])
-    side = int(np.clip(1.5 * (largest[3:] * size).max(), least, size.min()))
-    left, top = np.clip(largest[1:3] * size - side / 2, 0, size - side).astype(int)
-    return picture[top : top + side, left : left + side], int(largest[0])

@@ -1,6 +1,6 @@
-"""Measure every registered method on one continual stream, and write the table of results/methods.md.
+"""Measure every registered method on one continual stream, and print the table of results/methods.md.
 
-    python -m benchmarks.methods WEIGHTS IMAGES --out results/methods.md
+    python -m benchmarks.methods WEIGHTS IMAGES
 
 WEIGHTS is a file that fozo.load_engine reads (the table is of vit_tiny_patch16_224.augreg_in21k_ft_in1k), IMAGES a
 folder of clean images with one folder for each class (ImageNet's wnids). Needs ``pip install 'fozo[torch,bench]'``;
@@ -26,19 +26,17 @@ import numpy as np
 import torch
 
 import fozo
-from benchmarks.common import clean_and_test, clean_batches, in_a_process, mebibytes, timed
+from benchmarks.common import clean_and_test, clean_batches, in_a_process, markdown, mebibytes, timed
 from fozo.bench.plan import every_method
 from fozo.data.sets import Domain
 from fozo.data.streams import Corrupting
-from fozo.errors import FozoError
-from fozo.io import atomic_write
 from fozo.methods.common.measured import MEASURED
 from fozo.types import Value
 
 DOMAINS = ("gaussian_noise", "fog", "contrast")
-SOURCE, STREAM, LABELS = "source.npz", "stream.npy", "labels.npy"
-MARKS = ("<!-- written by benchmarks/methods.py -->", "<!-- end -->")
-"""Between them the page is this program's."""
+SOURCE = "source.npz"
+STREAM = "stream.npy"
+LABELS = "labels.npy"
 
 
 def rows() -> dict[str, tuple[str, dict[str, Value]]]:
@@ -71,7 +69,8 @@ def prepare(a: argparse.Namespace) -> None:
 
 
 def run(a: argparse.Namespace) -> Result:
-    stream, labels = np.load(a.work / STREAM, mmap_mode="r"), np.load(a.work / LABELS)
+    stream = np.load(a.work / STREAM, mmap_mode="r")
+    labels = np.load(a.work / LABELS)
     name, options = rows()[a.run]
     engine = fozo.load_engine(a.weights)
     needs = fozo.list_methods()[name].needs
@@ -79,7 +78,9 @@ def run(a: argparse.Namespace) -> Result:
     given |= {name: MEASURED[name].load(a.work / f"{name}.npz") for name in needs & MEASURED.keys()}
     source = fozo.SourceStatistics.load(a.work / SOURCE) if "source" in needs else None
     method = fozo.create(name, engine, source, **given)
-    correct, times, passes = [0] * len(DOMAINS), [], []
+    correct = [0] * len(DOMAINS)
+    times = []
+    passes = []
     for domain in range(len(DOMAINS)):
         for start in range(0, len(labels), a.batch):
             truth = labels[start : start + a.batch]
@@ -100,55 +101,17 @@ def run(a: argparse.Namespace) -> Result:
 
 def table(results: dict[str, Result], a: argparse.Namespace) -> str:
     plain = results["NoAdapt"]
-    domains = " | ".join(kind.replace("_", " ") for kind in DOMAINS)
-    error = 100 * (0.25 / (len(DOMAINS) * a.per_domain)) ** 0.5
-    lines = [
-        "## Time and memory, on one stream",
-        "",
-        f"{a.weights.stem} on a continual stream of {', '.join(DOMAINS)} at severity {a.severity}: {a.per_domain} "
-        f"images of the ImageNet validation set for each, the same images in each, in batches of {a.batch}, never "
-        f"reset. Source statistics, EATA's Fisher information and PEA's covariances are of {a.clean} other clean "
-        "images. Rows have the options of `fozo bench streams`: its defaults, and two passes for FOA as for ZOA and "
-        "FOZO. FOZO is the paper's method as its authors' program has it, Align is fozo's own "
-        "(docs/method.md). One core; time is processor time for an image and memory the process's peak, both "
-        "against NoAdapt in the same run. Made by "
-        f"`python -m benchmarks.methods WEIGHTS IMAGES --per-domain {a.per_domain}`.",
-        "",
-        f"| method | passes per image | parameters adapted | {domains} | top-1 | time | extra memory |",
-        "|---|---|---:|" + "---:|" * (len(DOMAINS) + 3),
-    ]
+    lines = []
     for row, result in results.items():
         shares = [100 * correct / a.per_domain for correct in result["correct"]]
         info = fozo.list_methods()[rows()[row][0]]
-        columns = [
-            row,
-            info.passes if "gradient" in info.needs else f"{result['passes']:g}",  # backward passes are in words only
-            f"{result['parameters']}",
-            *(f"{share:.1f}" for share in shares),
-            f"{np.mean(shares):.1f}",
-            f"x {result['seconds'] / plain['seconds']:.2f}",
-            f"{result['peak'] - plain['peak']:+.0f} MiB",
-        ]
-        lines.append("| " + " | ".join(columns) + " |")
-    lines += [
-        "",
-        f"NoAdapt takes {1000 * plain['seconds']:.0f} ms an image and {plain['peak']:.0f} MiB, of which most is Python "
-        f"and PyTorch. A top-1 is uncertain by up to {error:.1f} points (one standard error); differences between "
-        "methods are surer than that, because all see the same images. Some 90 MiB of FOA's memory were pycma's, "
-        "which it no longer uses. Align's parameters are the numbers that the moves of an image consist of; they are "
-        "computed, not searched or learned.",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def replaced(page: str, section: str) -> str:
-    """Put a new section where the page has the old one."""
-    before, begin, rest = page.partition(MARKS[0])
-    _, end, after = rest.partition(MARKS[1])
-    if not (begin and end):
-        raise FozoError(f"the page has lost its comments {MARKS[0]} and {MARKS[1]}; put them back")
-    return f"{before}{begin}\n{section.strip()}\n{end}{after}"
+        passes = info.passes if "gradient" in info.needs else f"{result['passes']:g}"  # backward passes are in words
+        tops = [f"{share:.1f}" for share in (*shares, np.mean(shares))]
+        time = f"x {result['seconds'] / plain['seconds']:.2f}"
+        memory = f"{result['peak'] - plain['peak']:+.0f} MiB"
+        lines.append([row, passes, result["parameters"], *tops, time, memory])
+    heads = ["method", "passes per image", "parameters adapted", *DOMAINS, "top-1", "time", "extra memory"]
+    return markdown(heads, lines)
 
 
 def child(a: argparse.Namespace, *more: str) -> str:
@@ -163,7 +126,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("weights", type=Path)
     parser.add_argument("images", type=Path)
-    parser.add_argument("--out", type=Path, help="file to write the page to; by default it is printed")
     parser.add_argument("--per-domain", type=int, default=256, help="images of each corruption")
     parser.add_argument("--clean", type=int, default=256, help="other images, for the source statistics")
     parser.add_argument("--batch", type=int, default=64)
@@ -188,13 +150,7 @@ def main() -> None:
         for row in ["NoAdapt", *a.only] if a.only else rows():
             results[row] = json.loads(child(a, "--run", row))
             print(row, results[row], file=sys.stderr, flush=True)
-    section = table(results, a)
-    if a.out is None:
-        print(section)
-        return
-    page = replaced(a.out.read_text(encoding="utf-8"), section)
-    with atomic_write(a.out) as stream:
-        stream.write(page.encode())
+    print(table(results, a))
 
 
 if __name__ == "__main__":

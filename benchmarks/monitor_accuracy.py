@@ -15,7 +15,7 @@ import numpy as np
 
 import fozo
 from benchmarks.common import markdown, write
-from benchmarks.monitor_material import BATCH, DOMAINS, SEVERITIES, STREAMS, Domain, Material
+from benchmarks.monitor_material import BATCH, DOMAINS, STREAMS, Domain, Material
 from fozo.data.corruptions import KINDS
 from fozo.methods.registry import AnyMethod
 from fozo.monitor import MonitorReference
@@ -51,13 +51,16 @@ def judge(
         reference = references.get(domain[0], references.get("all"))
         if reference is None:
             continue
-        regression, signatures = reference.plain if method is None else reference.adapted, reference.signatures
+        regression = reference.plain if method is None else reference.adapted
+        signatures = reference.signatures
         assert regression is not None and signatures is not None
         unit = 100.0
         if relative:
-            regression, unit = replace(regression, intercept=0.0, slope=1.0), 100 * clean
+            regression = replace(regression, intercept=0.0, slope=1.0)
+            unit = 100 * clean
         streams = [material.logits("test", domain, engine, method, start) for start, end in STREAMS if end <= count]
-        logits, coordinates = np.concatenate(streams), signatures.coordinates(rows[domain][:count])
+        logits = np.concatenate(streams)
+        coordinates = signatures.coordinates(rows[domain][:count])
         right = logits.argmax(axis=1) == material.labels("test", indices[:count])
         estimate = regression.estimate(prediction_features(logits), coordinates, relative=relative)
         p, _ = regression.predict(prediction_features(logits), coordinates)
@@ -76,20 +79,19 @@ def summary(found: list[Judged]) -> list[object]:
     excess = np.square(error) - np.square(chance)
     bounds = excess.mean() + np.array([0, -1.96, 1.96]) * excess.std() / np.sqrt(len(excess))
     own, low, high = np.sqrt(2 / np.pi * np.maximum(bounds, 0))
-    numbers = f"{np.abs(error).mean():.2f}", f"{np.sqrt(2 / np.pi) * chance.mean():.2f}"
+    by_chance = np.sqrt(2 / np.pi) * chance.mean()
     most = int(np.abs(error).argmax())
     where = " ".join(map(str, found[most].domain)).replace("_", " ")
     confidence = np.mean([abs(each.confidence - each.truth) for each in found])
     return [
-        *numbers, f"{own:.1f} ({low:.1f} to {high:.1f})", f"{error.mean():+.2f}", f"{error[most]:+.1f} ({where})",
-        f"{100 * inside:.0f} %", f"+- {width:.1f}", f"{confidence:.2f}",
+        f"{np.abs(error).mean():.2f}", f"{by_chance:.2f}", f"{own:.1f} ({low:.1f} to {high:.1f})",
+        f"{error.mean():+.2f}", f"{error[most]:+.1f} ({where})", f"{100 * inside:.0f} %", f"+- {width:.1f}",
+        f"{confidence:.2f}",
     ]  # fmt: skip
 
 
-def accuracy(
-    material: Material, weights: Path, features: dict[str, dict[Domain, Array]]
-) -> tuple[list[list[object]], list[list[object]]]:
-    """Errors of expected accuracy over all domains, and its values by severity."""
+def accuracy(material: Material, weights: Path, features: dict[str, dict[Domain, Array]]) -> list[list[object]]:
+    """Errors of expected accuracy over all domains."""
     engine = fozo.load_engine(weights)
     adapter = fozo.adapter(engine, material.source(engine))
     methods: dict[str, AnyMethod | None] = {"plain": None, "adapted": adapter}
@@ -106,7 +108,6 @@ def accuracy(
         kind: MonitorReference.of(adapter, [part for part in parts if part.kind != kind], labels) for kind in KINDS
     }
     rows: list[list[object]] = []
-    details: list[list[object]] = []
     for mode, method in methods.items():
         if not counts[mode]:
             continue
@@ -116,15 +117,7 @@ def accuracy(
             words = "no" if relative else "yes"
             name = [engine.spec.name, mode, words, seen, len(parts[1].indices), counts[mode]]
             rows.append([*name, *summary(found)])
-            if relative or seen == "no":
-                continue
-            for severity in (0, *SEVERITIES):
-                some = [each for each in found if each.domain[1] == severity]
-                means = [np.mean([getattr(each, key) for each in some]) for key in ("truth", "expected", "confidence")]
-                error = np.mean([abs(each.expected - each.truth) for each in some])
-                name = [engine.spec.name, mode, severity or "clean"]
-                details.append([*name, *(f"{mean:.1f}" for mean in means), f"{error:.2f}"])
-    return rows, details
+    return rows
 
 
 def _confidence(logits: Floats) -> float:
@@ -134,15 +127,8 @@ def _confidence(logits: Floats) -> float:
 
 
 def report(material: Material, weights: list[Path]) -> Iterator[str]:
-    features = {
-        group: {domain: material.features(group, domain, indices) for domain, indices in material.domains(group)}
-        for group in ("fit", "test")
-    }
-    rows, details = [], []
-    for path in weights:
-        found = accuracy(material, path, features)
-        rows += found[0]
-        details += found[1]
+    features = {group: material.all_features(group) for group in ("fit", "test")}
+    rows = [row for path in weights for row in accuracy(material, path, features)]
     yield f"# Expected accuracy over {len(DOMAINS)} domains: clean images and 15 corruptions x 5 severities"
     yield (
         f"Errors are absolute, in points. *By chance*: what the mean error of a perfect estimate would be, for so many "
@@ -160,8 +146,6 @@ def report(material: Material, weights: list[Path]) -> Iterator[str]:
         "interval",
     ]  # fmt: skip
     yield markdown([*heads, "mean error of average confidence"], rows)
-    heads = ["model", "predictions", "severity", "accuracy", "expected", "average confidence", "mean error"]
-    yield markdown(heads, details)
 
 
 def main() -> None:

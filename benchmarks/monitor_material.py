@@ -29,7 +29,8 @@ from fozo.monitor.quality import QualityStatistics
 from fozo.monitor.reference import SAMPLE, turns
 from fozo.types import Array, Floats
 
-CLEAN, TEST = 512, 120
+CLEAN = 512
+TEST = 120
 BATCH = 20
 STREAMS = ((0, 60), (60, 120))
 """Test images, from and up to, that are predicted in one go: the adapted model begins anew in each of them."""
@@ -44,7 +45,9 @@ class Material:
     """Images and predictions, made when they are first asked for."""
 
     def __init__(self, folder: Path, cache: Path, sample: int = SAMPLE) -> None:
-        self.cache, self.all, self.sample = cache, fozo.open_images(folder), sample
+        self.cache = cache
+        self.all = fozo.open_images(folder)
+        self.sample = sample
         self.clean, _ = clean_and_test(folder, CLEAN, 100)
         cache.mkdir(parents=True, exist_ok=True)
 
@@ -95,10 +98,14 @@ class Material:
         """Looks and descriptors, as of a model whose mean and std are 0.5."""
         path = self.cache / f"features-{group}-{domain[0]}-{domain[1]}.npy"
         if not path.exists():
-            pixels, quality = self.pixels(group, domain, indices), QualityStatistics(self.spec)
+            pixels = self.pixels(group, domain, indices)
+            quality = QualityStatistics(self.spec)
             parts = [pixels[start : start + BATCH] for start in range(0, len(pixels), BATCH)]
             _keep(path, np.concatenate([quality(self.spec.normalise(part)) for part in parts]))
         return np.asarray(np.load(path))
+
+    def all_features(self, group: str) -> dict[Domain, Array]:
+        return {domain: self.features(group, domain, indices) for domain, indices in self.domains(group)}
 
     def predicted(self, engine: fozo.Engine, mode: str) -> int:
         """Count the test images that were predicted in every domain: by the ``plain`` or by the ``adapted`` model."""
@@ -121,7 +128,8 @@ class Material:
         if not path.exists():
             if adapter is not None:
                 adapter.reset()
-            pixels, found = self.pixels(group, domain, dict(self.domains(group))[domain]), []
+            pixels = self.pixels(group, domain, dict(self.domains(group))[domain])
+            found = []
             end = dict(STREAMS)[start] if group == "test" else len(pixels) if not domain[1] else self.sample
             for first in range(start, end, BATCH):
                 images = engine.spec.normalise(pixels[first : min(first + BATCH, end)])

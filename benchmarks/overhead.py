@@ -20,30 +20,28 @@ import argparse
 import platform
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 import fozo
 from benchmarks.common import in_a_process, mebibytes, random_engine, timed
-from fozo.core.descriptor import spectra
 from fozo.data import sample
 from fozo.io.system import usable_cpus
 from fozo.methods.align.memory import REPLAN
 from fozo.testing import random_images
-from fozo.types import Engine, Floats, Knobs, Move, Tap
+from fozo.types import Engine, Floats
 
 MODELS = ("base", "tiny", "bundled")
 ENGINES = ("torch", "float32", "int8")
 FADED = np.float32(0.3)
-LEAST, MOST = 4, 200
+LEAST = 4
+MOST = 200
 """Rounds of a cell."""
 STREAM = 128
 """Different images, which come again and again."""
-PARTS = 40
-"""Single images that the parts of the cost are measured on."""
-FIRST, GROUP = 32, 8
+FIRST = 32
+GROUP = 8
 """Images that the memory is filled with, over and over, and how many of them come together."""
 
 
@@ -93,7 +91,8 @@ def adapted(engine: Engine, stream: Floats) -> fozo.Align:
     method = fozo.Align(engine, fozo.calibrate(engine, [pictures(engine, 16, seed=1)]))
     for start in range(0, FIRST, GROUP):
         method(stream[start : start + GROUP])
-    state, capacity = method.state(), method.config.retrieval.capacity + REPLAN
+    state = method.state()
+    capacity = method.config.retrieval.capacity + REPLAN
     for name in method.variable_length():
         state[name] = np.resize(state[name], (capacity, *state[name].shape[1:]))
     state["seen"] = np.array(capacity)
@@ -103,7 +102,9 @@ def adapted(engine: Engine, stream: Floats) -> fozo.Align:
 
 def measure(plain: fozo.NoAdapt, align: fozo.Align, stream: Floats, size: int, seconds: float) -> tuple[float, ...]:
     """Ratios of processor time and of the clock, extra milliseconds of processor time an image, and rounds."""
-    clocks, processors, extra = [], [], []
+    clocks: list[float] = []
+    processors: list[float] = []
+    extra: list[float] = []
     start = time.perf_counter()
     for number in range(-1, MOST):
         if number >= LEAST and time.perf_counter() - start > seconds:
@@ -114,35 +115,12 @@ def measure(plain: fozo.NoAdapt, align: fozo.Align, stream: Floats, size: int, s
         spent = {type(method): timed(method, batch)[0] for method in turn}
         if number < 0:
             continue  # warms up
-        (clock, processor), (own_clock, own_processor) = spent[fozo.NoAdapt], spent[fozo.Align]
+        clock, processor = spent[fozo.NoAdapt]
+        own_clock, own_processor = spent[fozo.Align]
         clocks.append(own_clock / clock)
         processors.append(own_processor / processor)
         extra.append(1000 * (own_processor - processor) / len(batch))
     return float(np.median(processors)), float(np.median(clocks)), float(np.median(extra)), len(clocks)
-
-
-def parts(engine: Engine, stream: Floats) -> str:
-    """Say what single images spend processor time on: the transform, its inverse, taps and moves in the engine."""
-    spec = engine.spec
-    transform, gains = spectra(*spec.image_shape), np.full(spec.image_shape, 2, dtype=np.float32)
-    identity = np.ones((1, 1, spec.depth, spec.dim), dtype=np.float32)
-    knobs = Knobs(cls=Move(identity, 0 * identity), patches=Move(1.01 * identity, 0.01 * identity))
-    taps = (Tap.LOGITS, Tap.CLS, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
-    calls: dict[str, Callable[[Floats], object]] = {
-        "transform": transform.transform,
-        "inverse": lambda image: transform.inverse(image.copy(), gains),
-        "plain": lambda image: engine.run(engine.check(image)),
-        "adapted": lambda image: engine.run(engine.check(image), knobs, taps),
-    }
-    spent: dict[str, list[float]] = {name: [] for name in calls}
-    for number in range(PARTS):
-        for name, call in calls.items():
-            spent[name].append(1000 * timed(call, stream[number : number + 1])[0][1])
-    ms = {name: float(np.median(times)) for name, times in spent.items()}
-    return (
-        f"of one image: transform and description {ms['transform']:.3f} ms, inverse {ms['inverse']:.3f} ms, taps and "
-        f"moves {ms['adapted'] - ms['plain']:+.3f} ms, plain pass {ms['plain']:.2f} ms"
-    )
 
 
 def peak(folder: Path, model: str, engine: str, method: str, threads: int) -> None:
@@ -185,7 +163,6 @@ def main() -> None:
 def table(folder: Path, model: str, a: argparse.Namespace) -> None:
     print(f"\n| {model} | threads | batch | processor time | clock | ms an image | rounds |")
     print("|---|---:|---:|---:|---:|---:|---:|", flush=True)
-    spent = []
     for kind in a.engines:
         for threads in a.threads:
             engine = make_engine(folder, model, kind, threads, a.device)
@@ -197,10 +174,9 @@ def table(folder: Path, model: str, a: argparse.Namespace) -> None:
                     f"| {kind} | {threads} | {size} | {processor:.3f} | {clock:.3f} | {extra:+.3f} | {rounds} |",
                     flush=True,
                 )
-        spent.append(f"{kind}, {parts(engine, stream)}")
         align.source.save(folder / f"{model}-{kind}.source.npz")
         align.save(folder / f"{model}-{kind}.state.npz")
-    print("", *spent, sep="\n", flush=True)
+    print(flush=True)
     if a.no_memory:
         return
     np.save(folder / f"{model}.npy", stream[: max(a.batches)])

@@ -22,7 +22,9 @@ class Camera:
     """One connection."""
 
     def __init__(self, port: int, model: str, name: str) -> None:
-        self.port, self.path, self.name = port, f"/v2/models/{model}/infer", name
+        self.port = port
+        self.path = f"/v2/models/{model}/infer"
+        self.name = name
 
     async def connect(self) -> None:
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -51,7 +53,8 @@ class Camera:
 
 async def stream(camera: Camera, frames: npt.NDArray[np.uint8], first: int, until: float, period: float) -> list[float]:
     """Send frames until it is time; the latency of each."""
-    latencies, due = list[float](), time.perf_counter() + period * np.random.default_rng(first).random()
+    latencies: list[float] = []
+    due = time.perf_counter() + period * np.random.default_rng(first).random()
     for i in range(first, sys.maxsize):
         if period:
             await asyncio.sleep(max(0.0, due - time.perf_counter()))

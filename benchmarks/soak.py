@@ -75,7 +75,9 @@ class Soak:
     wrong: Counter[str] = field(default_factory=Counter)
 
     async def camera(self, number: int) -> None:
-        numbers, name, sent = np.random.default_rng(number), f"camera-{number}", 0
+        numbers = np.random.default_rng(number)
+        name = f"camera-{number}"
+        sent = 0
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         period = self.a.cameras / self.a.rate
         due = time.monotonic() + period * numbers.random()
@@ -112,7 +114,8 @@ async def answer(reader: asyncio.StreamReader) -> int:
 
 async def run(soak: Soak, server: Server, log: Path) -> list[tuple[float, float]]:
     tasks = [asyncio.create_task(soak.camera(i)) for i in range(soak.a.cameras)]
-    began, memory = time.monotonic(), list[tuple[float, float]]()
+    began = time.monotonic()
+    memory: list[tuple[float, float]] = []
     while any(not task.done() for task in tasks):
         await asyncio.wait(tasks, timeout=60 - (time.monotonic() - began) % 60, return_when=asyncio.FIRST_EXCEPTION)
         [task.result() for task in tasks if task.done()]
@@ -130,9 +133,11 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=type(value), default=value)
     a = parser.parse_args()
     print(f"fozo {fozo.__version__}, Python {platform.python_version()}, {time.strftime('%F')}, {a}\n")
-    subject, clear = bundled(), pictures(512, start=1000)
+    subject = bundled()
+    clear = pictures(512, start=1000)
     with tempfile.TemporaryDirectory() as folder:
-        log, reference = Path(folder) / "log", Path(folder) / "monitor.npz"
+        log = Path(folder) / "log"
+        reference = Path(folder) / "monitor.npz"
         with np.load(sample.IMAGES) as data:
             labels = np.asarray(data["labels"][1000:1100])
         MonitorReference.collect(subject.adapter(), clear[:100], labels, sample=3).save(reference)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
+from fozo.methods.base import Method, Observation
 from safetensors.torch import save_file
 
 import fozo
@@ -24,7 +25,6 @@ from fozo.cli.folder_run import BatchLine, read_folder_run
 from fozo.core.statistics import SourceStatistics
 from fozo.engines.onnx.schema import METADATA
 from fozo.io import encode
-from fozo.methods.base import Method, Observation
 from fozo.methods.eata import Fisher, measure_fisher
 from fozo.quant import Scales, ptq4vit, with_scales
 from tests.bench.invented import invent

@@ -1,4 +1,4 @@
-"""What the import linter cannot see: private names across packages, and names that STYLE retired."""
+"""What the import linter cannot see: private names across packages."""
 
 import ast
 import re
@@ -14,15 +14,6 @@ PRIVATE = re.compile(r"_[a-z]")
 OWN = {"self", "cls", "super()", "other"}
 ELSEWHERE = {"_replace", "_asdict", "_make", "_fields", "_exit", "_orig_mod"}
 """Names of other libraries that are public, or have no public form (torch.compile)."""
-RETIRED = {
-    "": [
-        "treatment", "treatments", "lesson", "lessons", "looks", "looker", "doubt", "doubts", "own_reference", "film",
-        "films", "bare", "rooms", "house", "door", "telling", "told", "shown", "described", "likely", "still", "spread",
-        "misfit", "alike", "facts", "forms", "healed", "unlearnt", "surely", "sure", "anew",
-    ],
-    "monitor": ["kept", "place", "places", "reach", "amplitude"],
-}  # fmt: skip
-"""Words that no name may have, by the package in which they are retired; in all by default."""
 
 
 def package(path: Path) -> str:
@@ -66,19 +57,6 @@ def test_no_package_reads_private_names_of_another() -> None:
         for use in private_uses(path, tree)
         if ": from " in use or use.rpartition(".")[2] not in of_package[package(path)]
     ]
-    assert not found, "\n".join(found)
-
-
-def test_retired_names_are_gone() -> None:
-    """A name is retired if one of its words is: ``kept_treatment``, ``LessonLog``."""
-    found = []
-    for path, tree in MODULES.items():
-        retired = {*RETIRED[""], *RETIRED.get(package(path), ())}
-        for node in ast.walk(tree):
-            for name in defined(node):
-                words = {word.lower() for word in re.findall(r"[a-z]+|[A-Z][a-z]*", name)}
-                if words & retired:
-                    found.append(f"{path.relative_to(REPO)}:{getattr(node, 'lineno', 0)}: {name}")
     assert not found, "\n".join(found)
 
 

@@ -1,12 +1,10 @@
-"""Average precision, suppression and letterboxes of the detector benchmark, on cases worked out by hand."""
-
-from pathlib import Path
+"""Average precision and suppression of the detector benchmark, on cases worked out by hand."""
 
 import numpy as np
 import pytest
 
 from benchmarks import detectors
-from benchmarks.detection import Boxes, average_precision, iou, letterboxed, matches, resized, suppress
+from benchmarks.detection import Boxes, average_precision, matches, suppress
 
 
 def boxes(*rows: tuple[float, ...]) -> Boxes:
@@ -18,11 +16,6 @@ def boxes(*rows: tuple[float, ...]) -> Boxes:
 
 NONE = Boxes(np.zeros((0, 4)), np.zeros(0, dtype=np.intp), np.zeros(0))
 ONCE = np.ones((1, 2), dtype=np.intp)
-
-
-def test_overlaps() -> None:
-    one, other = boxes((0, 0, 1)).boxes, boxes((5, 0, 1), (0, 0, 1), (20, 0, 1)).boxes
-    np.testing.assert_allclose(iou(one, other), [[1 / 3, 1, 0]])
 
 
 def test_suppression_keeps_the_best_of_each_class() -> None:
@@ -57,22 +50,7 @@ def test_average_precision_by_hand() -> None:
     )
 
 
-def test_letterboxes() -> None:
-    picture = resized(np.full((100, 208, 3), 7, dtype=np.uint8))
-    square = letterboxed(picture)
-    assert picture.shape == (200, 416, 3) and square.shape == (416, 416, 3)
-    assert (square[:200] == 7).all() and (square[200:] == 114).all()
-    assert (detectors.mirrored(picture) == 7).all()
-
-
-def test_the_page_is_that_of_the_records() -> None:
-    rows = detectors.read_records()
-    page = detectors.PAGE.read_text(encoding="utf-8")
-    assert detectors.write_page(detectors.page_tables(), page) == page
-    assert {row["arm"] for row in rows} >= set(detectors.ARMS)
-
-
-def test_records_pair_the_draws(tmp_path: Path) -> None:
+def test_records_pair_the_draws() -> None:
     draws = {
         arm: {"clear, all": np.array([50.0 + shift, 49 + shift, 51 + shift])}
         for arm, shift in (("plain", 0), ("clahe", 2))

@@ -263,7 +263,8 @@ def records(*counts: tuple[str, int], named: bool = False) -> list[BatchRecord]:
 def test_pairs_by_image() -> None:
     ours, theirs = [[("fog", k) for k in each] for each in ((9, 8, 9, 9), (5, 6, 5, 6))]
     named = by_image([records(*ours, named=True)], [records(*theirs, named=True)]).mean
-    assert named.value == pytest.approx(32.5) and named.side == 1 and named.within is not None
+    assert named.value == pytest.approx(32.5)
+    assert named.side == 1 and named.within is not None
     assert named.within.low == pytest.approx(17.5, abs=2.6) and named.within.high == pytest.approx(47.5, abs=2.6)
     same = by_image([records(*ours, named=True)], [records(*ours, named=True)]).mean
     assert same.value == 0 and same.side == 0 and str(same) == "0.0 (0.0 to 0.0)"

@@ -1,6 +1,5 @@
 """How commands end: signals, outputs that cannot be written, kills, faults; a documented code, never a traceback."""
 
-import io
 import os
 import re
 import shutil
@@ -52,13 +51,6 @@ def test_a_broken_installation_is_one_sentence(tmp_path: Path) -> None:
     done = program(tmp_path, "-m", "fozo", "methods")
     assert (done.returncode, done.stdout) == (70, "") and "No module named 'no_such_module'" in done.stderr
     assert done.stderr.startswith("fozo: cannot import") and done.stderr.count("\n") == 1
-
-
-def test_what_nohup_has_ignored_stays_ignored(tmp_path: Path) -> None:
-    (tmp_path / "typer.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGHUP); os._exit(7)")
-    before = signal.getsignal(signal.SIGHUP)
-    done = program(tmp_path, "-m", "fozo", before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
-    assert done.returncode == 7 and signal.getsignal(signal.SIGHUP) is before
 
 
 WORK = """
@@ -142,64 +134,6 @@ def test_usage_is_one_sentence_too(call: Call) -> None:
     ):
         code, out, errors = call(*arguments)
         assert (code, out) == (2, "") and errors.endswith(sentence) and errors.count("\n") == 1
-
-
-def unread() -> io.TextIOWrapper:
-    reader, writer = os.pipe()
-    os.close(reader)
-    return os.fdopen(writer, "w")
-
-
-OUTPUTS: dict[str, Callable[[], io.TextIOWrapper | None]] = {
-    "closed": lambda: None,  # what Python makes of >&-
-    "full": lambda: Path("/dev/full").open("w"),  # noqa: SIM115 - the command closes it
-    "unread": unread,
-    "ascii": lambda: io.TextIOWrapper(io.BytesIO(), encoding="ascii"),
-}
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize(("output", "code"), [("closed", 0), ("full", 2), ("unread", 141), ("ascii", 0)])
-def test_poor_outputs(
-    output: str, code: int, call: Call, photos: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The work is done all the same; a command that could not say so does not claim success."""
-    for name in ("HOME", "LANG", "LC_ALL"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in {"TERM": "dumb", "COLUMNS": "40", "LC_ALL": "C"}.items():
-        monkeypatch.setenv(name, value)
-    page = tmp_path / "page.html"
-    for arguments in (
-        ("--help",),
-        ("--version",),
-        ("methods",),
-        ("bench", "list"),
-        ("bench", "--help"),
-        ("data", "check", photos),
-        ("corrupt", photos, tmp_path / "out", "--kinds", "contrast", "--size", "32", "--workers", "1"),
-        ("calibrate", weights, photos, "-o", tmp_path / "stats.npz"),
-        ("adapt", weights, photos, "--stats", tmp_path / "stats.npz", "-o", tmp_path / "ä.csv"),
-        *([("demo", "--images", "2", "-o", page)] if output == "full" else []),  # ends with its first line
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(sys, "stdout", OUTPUTS[output]())
-            found, _, errors = call(*arguments)
-        assert found == code, (arguments, errors)
-        assert errors == {2: "fozo: cannot use the output: No space left on device; check the path, its permissions "
-            "and space\n"}.get(code, ""), arguments  # fmt: skip
-    assert not page.exists() and len((tmp_path / "ä.csv").read_bytes().splitlines()) == 61
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize(("output", "code", "said"), [("closed", 0, 0), ("full", 2, 1), ("unread", 141, 0)])
-def test_python_itself_has_nothing_to_add(output: str, code: int, said: int, tmp_path: Path) -> None:
-    """It complains of output that it could not write when it ends, which is seen from outside only."""
-    done = subprocess.run(
-        [sys.executable, "-m", "fozo", "bench", "list"], cwd=tmp_path, stdout=OUTPUTS[output](),
-        env={"PYTHONPATH": str(REPO / "src"), "LC_ALL": "C"}, stderr=subprocess.PIPE, text=True, timeout=120,
-        preexec_fn=(lambda: os.close(1)) if output == "closed" else None,
-    )  # fmt: skip
-    assert done.returncode == code and len(done.stderr.splitlines()) == said, done.stderr
 
 
 def test_images_whose_names_are_not_utf8(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:

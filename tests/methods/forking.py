@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fozo.methods.base import Method
 
 import fozo
 from fozo.data import sample
-from fozo.methods.base import Method
 from fozo.methods.common import stateful
 from fozo.types import Answer, Batch, Floats
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fozo.methods.base import Method, Observation
 
 import fozo
 from fozo.data import sample
 from fozo.engines.blackbox import black_box
 from fozo.engines.load import Model
 from fozo.methods import registry
-from fozo.methods.base import Method, Observation
 from fozo.methods.common import stateful
 from fozo.testing import check_method, same
 from tests.helpers import random_images

@@ -12,8 +12,8 @@ import torch
 
 import fozo
 from fozo.engines.torch_engine import TorchEngine
-from fozo.methods.method import Method
 from fozo.methods.common.measured import MEASURED
+from fozo.methods.method import Method
 from fozo.state import same
 from fozo.testing import check_method
 from fozo.types import Engine

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from fozo.methods.base import Method
 
 import fozo
 from fozo.errors import FozoError, PluginWarning
 from fozo.methods import registry
-from fozo.methods.base import Method
 from fozo.methods.registry import create, method_class, register
 from fozo.types import Batch, Floats, Tap
 from tests.helpers import random_images

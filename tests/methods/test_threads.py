@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from fozo.methods.base import Method
 
 import fozo
 from fozo.core.descriptor import spectra
-from fozo.methods.base import Method
 from fozo.methods.common.info import MethodInfo
 from fozo.methods.common.options import NoOptions
 from fozo.types import Batch, Floats, State, Threads

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fozo.methods.base import Method
 
 import fozo
-from fozo.methods.base import Method
 from fozo.methods.equalise import Equalise
 from fozo.methods.neo import NEO
 from fozo.testing import check_method, same

