@@ -90,6 +90,9 @@ class Drift(State):
         }
 
 
+NO_DRIFT = Drift()
+
+
 @dataclass(frozen=True)
 class Whitening(State):
     """Standardises and whitens features."""
@@ -245,7 +248,7 @@ class DriftState(State):
     times: Array = ragged("window")
     """When the images were seen; -1 where that is unknown."""
     seen: int = 0
-    drift: Drift = Drift()
+    drift: Drift = NO_DRIFT
 
     def __post_init__(self) -> None:
         numbers = [number for number in (self.drift.since, self.drift.changed) if number is not None]
