@@ -15,9 +15,9 @@ from fozo.bench.plan import load_recipe, names
 from fozo.cli import app
 from fozo.data.corruptions import EXTRA_KINDS, KINDS
 from fozo.data.scenarios import SCENARIOS
+from fozo.monitor.faults import LASTING
 from fozo.monitor.quality import NAMES
 from fozo.monitor.reference import PHYSICAL, SAMPLE, SEVERITIES
-from fozo.monitor.state import LASTING
 from tests.fuzz_images import READERS
 from tests.helpers import REPO
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fozo.monitor import Event
-from fozo.monitor.state import thumbnail
+from fozo.monitor.events import thumbnail
 from fozo.serve.board import CameraBoard
 from tests.serve.browser import CHROMIUM, DRIVER, Browser, chromium
 from tests.serve.conftest import config, frames, reading, reserved_port, running, serving
