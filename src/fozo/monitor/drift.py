@@ -304,26 +304,18 @@ class DriftDetector:
         before = state.drift
         state = self._with_batch(state, features, time, entropies)
         finding = self._worst_window(state, len(features))
-        is_warning = finding.p_value < math.sqrt(self.rate)
-        no_drift = Drift(False, is_warning, finding.distance, finding.threshold, finding.p_value)
-        drift = replace(no_drift, drift_detected=True, warning_detected=True)
-        if before.first is None:
-            if finding.p_value < self.rate:
-                number, when = _date(state, likeliest_beginning(state.joined))
-                no_drift = replace(drift, since=number, since_time=when)
-            return replace(state, drift=no_drift), no_drift
-        clean_again = self._clean_again(state.drifted.joined)
-        if clean_again:  # forget the drift's images
-            return replace(state.latest(clean_again), drift=no_drift), no_drift
-        drift = replace(
-            drift,
-            since=before.since,
-            since_time=before.since_time,
-            changed=before.changed,
-            changed_time=before.changed_time,
-        )
-        state = self.change(replace(state, drift=drift), self.rate, self.content)
-        return state, state.drift
+        drift = Drift(warning_detected=finding.p_value < math.sqrt(self.rate), **finding._asdict())
+        lasting = replace(before, drift_detected=True, warning_detected=True, **finding._asdict())
+        if before.drift_detected:
+            clean_again = self._clean_again(state.drifted)
+            if clean_again:  # forget the drift's images
+                return replace(state.latest(clean_again), drift=drift), drift
+            state = self.change(replace(state, drift=lasting), self.rate, self.content)
+            return state, state.drift
+        if finding.p_value < self.rate:
+            number, when = _date(state, likeliest_beginning(state.joined))
+            drift = replace(lasting, since=number, since_time=when)
+        return replace(state, drift=drift), drift
 
     def _with_batch(
         self, state: DriftState, features: Array, time: float | Array, entropies: Array | None
@@ -365,34 +357,29 @@ class DriftDetector:
         number, when = _date(state, length)
         return replace(state, drift=replace(state.drift, changed=number, changed_time=when))
 
-    def _clean_again(self, rows: Array) -> int:
-        """How many images look clean again after those of a drift ``rows``; 0 if it is not over.
+    def _clean_again(self, drifted: DriftState) -> int:
+        """How many of the images of a drift look clean again; 0 if it is not over.
 
         By the likelihood of a return to the clean mean (0) with one of the latest images, over staying at the drift's.
         """
+        rows = drifted.joined
         mean = rows[: max(RECENT, len(rows) - RECENT)].mean(axis=0)
         likelihood_ratios = mean @ mean - 2 * rows @ mean
         length = 1 + int(np.cumsum(likelihood_ratios[::-1]).argmax())
-        if length < RECENT:
-            return 0
-        latest = rows[-length:]
-        finding = self._test_rows(latest[:, :-1], latest[:, -1], 1)
-        return length if finding.p_value >= math.sqrt(self.rate) else 0
+        is_over = length >= RECENT and self._test(drifted.latest(length), 1).p_value >= math.sqrt(self.rate)
+        return length if is_over else 0
 
     def _test(self, state: DriftState, tests: int) -> Finding:
-        return self._test_rows(state.features, state.rises, tests)
-
-    def _test_rows(self, features: Array, rises: Array, tests: int) -> Finding:
-        """Test some images by their features and by their entropies; ``tests`` tests like this one share the rate."""
+        """Test images by their features and by their entropies; ``tests`` tests like this one share the rate."""
         clean = self.clean
-        images = clean.independent(features)
-        distance = clean.distance(features)
+        images = clean.independent(state.features)
+        distance = clean.distance(state.features)
         shares = tests if clean.entropy is None else 2 * tests
         rate = self.rate / shares
         threshold = clean.threshold(rate, images, self.content)
         finding = Finding(clean.p_value(distance, images, self.content), distance, threshold)
         if clean.entropy is not None:
-            finding = min(finding, clean.entropy_test(float(rises.mean()), rate, images, self.content))
+            finding = min(finding, clean.entropy_test(float(state.rises.mean()), rate, images, self.content))
         return finding._replace(p_value=min(1.0, shares * finding.p_value))
 
 

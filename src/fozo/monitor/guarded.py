@@ -13,7 +13,7 @@ from fozo.methods.method import Method, Moment, Result
 from fozo.methods.observer import AttachedObserver, Observation
 from fozo.monitor.monitor import Monitor, MonitorState, Status
 from fozo.state import State, unjournaled
-from fozo.types import Answer, Batch, Floats
+from fozo.types import Answer, Batch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -69,36 +69,29 @@ class Guarded(Wrapper[NoOptions, GuardedState]):
         assert not isinstance(inner.logits, Answer)
         seen = Observation(batch, inner.logits, inner.descriptors, inner.last_input)
         updated = self._attached.update(state.monitor, seen)
-        memory, status = updated or (state.monitor, Status(guarding=state.monitor.guarding))
+        if updated is None:  # the monitor failed: go on with the evidence so far
+            return self._guarded(replace(state, inner=inner.state), batch, inner, None)
+        memory, status = updated
         assert isinstance(memory, MonitorState) and isinstance(status, Status)
-        logits: Floats | Answer = inner.logits
-        passes = inner.passes + status.passes_per_image
-        if status.guarding and status.plain is not None:
-            logits = status.plain
-        elif status.guarding:
-            logits = self.plain(batch)
-            passes += 1
-        reading = self.reading if updated is None else status
-        after = GuardedState(inner.state, memory)
-        return replace(self._result(after, batch, inner), logits=logits, passes=passes, reading=reading)
+        return self._guarded(GuardedState(inner.state, memory), batch, inner, status)
 
     def predict_step(self, state: GuardedState, batch: Batch) -> Result[GuardedState]:
         """Predict as the evidence so far says; none is gathered."""
-        inner = self._forward(state, learn=False)(batch)
-        result = self._result(state, batch, inner)
-        if not state.monitor.guarding:
-            return result
-        return replace(result, logits=self.plain(batch), passes=inner.passes + 1)
+        return self._guarded(state, batch, self._forward(state, learn=False)(batch), None)
 
-    def _result(self, state: GuardedState, batch: Batch, inner: Result[Any]) -> Result[GuardedState]:
-        return Result(
-            inner.logits,
-            state,
-            passes=inner.passes,
-            descriptors=inner.descriptors,
-            last_input=inner.last_input,
-            inner=(batch, inner),
-            reading=self.reading,
+    def _guarded(
+        self, state: GuardedState, batch: Batch, inner: Result[Any], status: Status | None
+    ) -> Result[GuardedState]:
+        """Take the plain model's logits while the evidence says so; ``status`` is the monitor's of this batch."""
+        plain = None if status is None else status.plain
+        passes = inner.passes + (0.0 if status is None else status.passes_per_image)
+        logits = inner.logits
+        if state.monitor.guarding:
+            logits = self.plain(batch) if plain is None else plain
+            passes += plain is None
+        reading = self.reading if status is None else status
+        return replace(
+            inner, logits=logits, state=state, metrics={}, passes=passes, inner=(batch, inner), reading=reading
         )
 
     def metrics(self) -> dict[str, float]:
