@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,6 +23,7 @@ Leaves: TypeAlias = dict[str, Any]
 ZIP = b"PK\x03\x04"
 PARTS = ("cls", "features", "pooled", "patch_mean", "patch_log_variance", "descriptor")
 CONDITIONED = ("cls", "patch_mean", "patch_log_variance", "descriptor")
+MONITOR_VERSION = 3  # of a monitor's reference in 0.2
 SCALES = ("length", "variance", "norm")
 
 
@@ -89,9 +90,43 @@ def _scales(header: Header, arrays: Arrays) -> Leaves:
     return {**{name: header[name] for name in names}, "steps.names": " ".join(arrays), **steps}
 
 
+def _monitor(header: Header, arrays: Arrays) -> Leaves:
+    if header["version"] != MONITOR_VERSION:
+        raise ValueError(f"it is of version {header['version']!r:.40}")
+    values: Leaves = {name: header[name] for name in ("fingerprint", "model", "method", "unlabelled")}
+    values |= _texts("statistics", header["statistics"])
+    values |= {"signatures": None, "adapted": None, "plain": None, "clean.images": header["images"]}
+    for part in ("mean", "std", "centre", "matrix"):
+        values[f"clean.whitening.{part}"] = arrays[f"clean.{part}"]
+    values["clean.whitening.max_deviation"] = 3.0
+    *scales, entropy_mean, entropy_std = arrays["clean.scales"].tolist()
+    values |= {f"clean.{name}": scale for name, scale in zip(SCALES, scales, strict=True)}
+    values |= _tuple("clean.entropy", (entropy_mean, entropy_std))
+    if "signatures.points" in arrays:
+        del values["signatures"]
+        values |= _texts("signatures.kinds", header["kinds"])
+        values |= {"signatures.points": arrays["signatures.points"], "signatures.images": header["sample"]}
+        for part in ("mean", "std", "matrix"):
+            values[f"signatures.coordinates.{part}"] = arrays[f"signatures.{part}"]
+        values["signatures.coordinates.centre"] = 0 * arrays["signatures.mean"]
+        values["signatures.coordinates.max_deviation"] = 12.0
+    for name, array in arrays.items():
+        part, _, _ = name.partition(".")
+        if part in ("adapted", "plain"):
+            values.pop(part, None)
+            values[name] = array if array.ndim else float(array)
+    return values
+
+
+def _texts(path: str, texts: Sequence[str]) -> Leaves:
+    """The leaves of a tuple of texts."""
+    return {f"{path}.length": len(texts), **{f"{path}.{index}": text for index, text in enumerate(texts)}}
+
+
 READERS: Mapping[str, Callable[[Header, Arrays], Leaves]] = {
     "source statistics": _source,
     "fisher information": _plain,
     "token covariances": _plain,
     "quantisation scales": _scales,
+    "monitor reference": _monitor,
 }

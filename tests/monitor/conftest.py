@@ -21,7 +21,7 @@ CALIBRATION, BATCH = 300, 16
 class Material:
     """The bundled images in a random order, the first ones being the reference's."""
 
-    adapter: fozo.Method[Any]
+    adapter: fozo.Method[Any, Any]
     reference: fozo.MonitorReference
     pixels: Pixels
     labels: npt.NDArray[np.int64]
@@ -49,10 +49,15 @@ def material() -> Material:
     return Material(adapter, reference, pixels, labels)
 
 
-def run(method: fozo.Method[Any], images: Floats) -> Floats:
+def run(method: fozo.Method[Any, Any], images: Floats) -> Floats:
     return np.concatenate([method(images[start : start + BATCH]) for start in range(0, len(images), BATCH)])
 
 
-def watched(material: Material, **options: Any) -> tuple[fozo.Method[Any], fozo.Monitor]:
+def watched(material: Material, **options: Any) -> tuple[fozo.Method[Any, Any], fozo.Monitor]:
     adapter = material.adapter.clone()
     return adapter, fozo.Monitor(material.reference, **options).watch(adapter)
+
+
+def guarded(material: Material, **options: Any) -> tuple[fozo.Method[Any, Any], fozo.Monitor]:
+    monitor = fozo.Monitor(material.reference, **options)
+    return fozo.Guarded(material.adapter.clone(), monitor), monitor

@@ -33,8 +33,10 @@ def test_drift_is_named_and_nothing_is_expected_of_boxes(corruptions: bool, tmp_
     assert status.drift.drift_detected and "contrast" in status.sentence
     assert (status.accuracy, status.relative_accuracy, status.shadow) == (None, None, None)
     assert "accuracy" not in monitor.sentence and not [name for name in monitor.metrics() if "accuracy" in name]
-    monitor.save(tmp_path / "state.npz")
-    monitor.restore(tmp_path / "state.npz")
+    adapter.save(tmp_path / "state")
+    adapter.reset()
+    assert monitor.status.images == 0
+    adapter.restore(tmp_path / "state")
     assert monitor.status.images == 56
 
 

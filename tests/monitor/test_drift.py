@@ -1,12 +1,22 @@
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fozo.data.corruptions import KINDS
 from fozo.errors import FozoError
-from fozo.monitor.drift import FOLDS, CleanImages, DriftDetector, Whitening
+from fozo.monitor.drift import (
+    FOLDS,
+    CleanImages,
+    Drift,
+    DriftDetector,
+    Whitening,
+    likeliest_beginning,
+    likeliest_change,
+)
 from fozo.monitor.quality import QualityStatistics
+from fozo.state import leaves
 from fozo.types import Array
 from tests.monitor.conftest import CALIBRATION, Material
 
@@ -18,6 +28,22 @@ def invented(count: int, seed: int, shift: float = 0.0) -> Array:
     rng = np.random.default_rng(seed)
     mix = np.random.default_rng(99).standard_normal((FEATURES, FEATURES)) / 3 + np.eye(FEATURES)
     return np.asarray(rng.standard_t(6, (count, FEATURES)) @ mix + 5 + shift)
+
+
+class Stream:
+    """A detector, and where it is in a stream."""
+
+    def __init__(self, detector: DriftDetector) -> None:
+        self.detector = detector
+        self.state = detector.init()
+
+    def update(self, features: Array, **given: Any) -> Drift:
+        before = self.state
+        kept = {name: leaf.copy() if isinstance(leaf, np.ndarray) else leaf for name, leaf in leaves(before)}
+        self.state, drift = self.detector.update(before, features, **given)
+        assert all(np.array_equal(kept[name], leaf) for name, leaf in leaves(before))  # nothing is written into
+        assert drift == self.state.drift
+        return drift
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +72,12 @@ def test_distances_are_log_normal_with_the_documented_moments(clean: CleanImages
     variance = 2 * clean.norm * (1 - 1 / size) + clean.variance / size
     median = 1 / np.sqrt(1 + variance / clean.length**2)
     assert clean.threshold(0.5, size, 0.25) == pytest.approx(0.25 + median * (1 / size + 1 / 400))
-    detector, rows = DriftDetector(clean), invented(size, 3)
+    rows = invented(size, 3)
     images = clean.independent(clean.whitening(rows))
     shares = 1 + sum(size < window for window in (4, 16, 64))  # tests that share the rate
-    assert detector.update(rows).threshold == pytest.approx(clean.threshold(1e-4 / shares, images, 0.25))
+    assert Stream(DriftDetector(clean)).update(rows).threshold == pytest.approx(
+        clean.threshold(1e-4 / shares, images, 0.25)
+    )
 
 
 def test_images_count_by_their_variance(clean: CleanImages) -> None:
@@ -84,10 +112,10 @@ def test_false_alarms_of_real_clean_images_keep_to_the_rate(material: Material, 
 
 
 def test_a_shift_is_noticed_and_dated_and_its_end_too(clean: CleanImages) -> None:
-    detector = DriftDetector(clean)
+    detector = Stream(DriftDetector(clean))
     for start in range(0, 96, 8):
         assert not detector.update(invented(8, start)).drift_detected
-    assert detector.drift.since is None and detector.drift.p_value > 1e-4
+    assert detector.state.drift.since is None and detector.state.drift.p_value > 1e-4
     found = [detector.update(invented(8, 1000 + start, 2.0), time=60.0 + start) for start in range(0, 64, 8)]
     assert found[1].drift_detected and found[1].is_drift and found[1].warning_detected
     assert found[-1].since == 97 and found[-1].since_time == 60.0  # the first that was shifted
@@ -95,14 +123,15 @@ def test_a_shift_is_noticed_and_dated_and_its_end_too(clean: CleanImages) -> Non
     assert found[-1].as_dict()["is_drift"] == 1 and "p_val" in found[-1].as_dict()
     over = [detector.update(invented(8, 2000 + start)) for start in range(0, 64, 8)]
     assert not over[3].drift_detected and over[3].since is None  # after 16 clean images, and a warning at most
-    assert detector.seen == 96 + 64 + 64
+    assert detector.state.seen == 96 + 64 + 64
 
 
 @pytest.mark.parametrize("size", [1, 8, 64])
 def test_one_drift_that_turns_into_another_is_dated_and_not_where_it_ends(clean: CleanImages, size: int) -> None:
     other = np.where(np.arange(FEATURES) % 2, 2.5, -2.5)
     parts = (invented(64, 1), invented(64, 2, 2.0), invented(64, 3) + other, invented(64, 4))
-    rows, detector = np.concatenate(parts), DriftDetector(clean)
+    rows = np.concatenate(parts)
+    detector = Stream(DriftDetector(clean))
     found = [detector.update(rows[start : start + size], time=start) for start in range(0, 256, size)]
     second, third, last = found[127 // size], found[191 // size], found[-1]
     assert (second.since, second.changed, second.first) == (65, None, 65)
@@ -112,11 +141,10 @@ def test_one_drift_that_turns_into_another_is_dated_and_not_where_it_ends(clean:
 
 
 def test_a_ratio_above_one_is_drift_whatever_was_tested(clean: CleanImages) -> None:
-    detector, ratios = DriftDetector(clean), list[float]()
-    assert detector.drift.ratio == 0
+    ratios: list[float] = []
+    assert DriftDetector(clean).init().drift.ratio == 0
     for size, shift in product((1, 3, 64), (0.0, 1.0, 4.0)):
-        detector = DriftDetector(clean)
-        drift = detector.update(invented(size, size, shift))
+        drift = Stream(DriftDetector(clean)).update(invented(size, size, shift))
         assert (drift.ratio > 1) == drift.drift_detected == (drift.p_value < 1e-4)
         ratios.append(drift.ratio)
     assert min(ratios) < 0.5 < 2 < max(ratios)
@@ -130,7 +158,8 @@ def test_an_episode_has_one_alarm_and_one_all_clear(material: Material, size: in
     for kind in kinds:
         corrupted = quality(material.images(slice(700, 800), kind, 3))
         for order in range(orders):
-            rng, detector = np.random.default_rng(order), DriftDetector(material.reference.clean)
+            rng = np.random.default_rng(order)
+            detector = Stream(DriftDetector(material.reference.clean))
             some = rng.permutation(len(rest))[:96]
             rows = np.concatenate([rest[some[:48]], corrupted[rng.permutation(100)[:64]], rest[some[48:]]])
             found = [detector.update(rows[start : start + size]).drift_detected for start in range(0, 160, size)]
@@ -143,7 +172,7 @@ def test_an_episode_has_one_alarm_and_one_all_clear(material: Material, size: in
 
 
 def test_single_images_add_up(clean: CleanImages) -> None:
-    detector = DriftDetector(clean)
+    detector = Stream(DriftDetector(clean))
     for row in invented(40, 5):
         assert not detector.update(row[None]).drift_detected
     found = [detector.update(row[None]).drift_detected for row in invented(40, 6, 1.5)]
@@ -154,14 +183,15 @@ def test_predictions_that_become_uncertain_are_drift_where_images_look_clean() -
     """Elastic transform at severity 5 was not noticed: its features hardly differ, its entropies rise by 1.3 std."""
     rng = np.random.default_rng(1)
     clean = CleanImages.of(invented(400, 0), rng.gamma(1.0, 0.9, 400))
-    detector, images = DriftDetector(clean), invented(1000, 5)
+    detector = Stream(DriftDetector(clean))
+    images = invented(1000, 5)
     detected = []
     for start in range(0, 960, 16):
         rise = 1.2 if 640 <= start < 800 else 0.0
         some = slice(start, start + 16)
         detected.append(detector.update(images[some], entropies=rng.gamma(1.0, 0.9, 16) + rise).drift_detected)
         if start == 784:
-            assert abs((detector.drift.since or 0) - 641) < 16 and detector.drift.ratio > 1
+            assert abs((detector.state.drift.since or 0) - 641) < 16 and detector.state.drift.ratio > 1
     assert not any(detected[:40]) and detected[49] and detected.index(True) <= 44 and not detected[-1]
     for rise, size, content in product((0.3, 1.0), (16, 64), (0.0, 0.25)):
         p, distance, threshold = clean.entropy_test(rise, 1e-4, size, content)
@@ -197,4 +227,20 @@ def test_what_cannot_be_is_refused(clean: CleanImages) -> None:
     with pytest.raises(FozoError, match="content is nan"):
         DriftDetector(clean, content=float("nan"))
     detector = DriftDetector(clean)
-    assert detector.update(np.zeros((0, FEATURES))) == detector.drift  # no sound image, no verdict
+    state = detector.init()
+    assert detector.update(state, np.zeros((0, FEATURES))) == (state, state.drift)  # no plausible image, no verdict
+
+
+@pytest.mark.parametrize("change", range(1, 12))
+def test_the_likeliest_change_maximises_the_likelihood_of_two_means(change: int) -> None:
+    """n m / (n + m) |mean_latest - mean_before|^2, by hand for every split; the clean mean is known to be 0."""
+    rng = np.random.default_rng(change)
+    rows = rng.standard_normal((12, 3))
+    rows[-change:] += 3
+    splits = {
+        n: n * (12 - n) / 12 * np.square(rows[-n:].mean(axis=0) - rows[:-n].mean(axis=0)).sum() for n in range(1, 12)
+    }
+    assert likeliest_change(rows) == max(splits, key=splits.__getitem__) == change
+    beginnings = {n: n * np.square(rows[-n:].mean(axis=0)).sum() for n in range(1, 13)}
+    assert likeliest_beginning(rows) == max(beginnings, key=beginnings.__getitem__)
+    assert likeliest_change(rows[:1]) == 0

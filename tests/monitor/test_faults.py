@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fozo.monitor.state import LASTING, FaultDetector
+from fozo.monitor.faults import LASTING, FaultDetector
 from fozo.types import Floats
 
 
@@ -20,9 +20,14 @@ def frames(count: int, picture: Floats, seed: int = 0, noise: float = 0.01) -> F
 
 
 def faults_of(*parts: Floats) -> list[tuple[str, int]]:
-    detector, frames = FaultDetector((64, 64)), np.concatenate(parts)
-    batches = [frames[start : start + 5] for start in range(0, len(frames), 5)]
-    return [(event.name, event.image) for batch in batches for event in detector.update(batch)]
+    detector = FaultDetector((64, 64))
+    state = detector.init()
+    frames = np.concatenate(parts)
+    events = []
+    for start in range(0, len(frames), 5):
+        state, new_events = detector.update(state, frames[start : start + 5])
+        events += new_events
+    return [(event.name, event.image) for event in events]
 
 
 GOOD = frames(40, scene(0))

@@ -103,7 +103,7 @@ def test_watching_begins_and_ends(material: Material) -> None:
         with pytest.raises(FozoError, match="watches another adapter already"):
             monitor.watch(material.adapter.clone())
         adapter(images)
-    assert adapter.observer is None and monitor.status.images == 16
+    assert adapter.reading is None and monitor.status.images == 16
     adapter(images)
     assert monitor.status.images == 16
     with pytest.raises(FozoError, match="watches no adapter"):
@@ -122,4 +122,4 @@ def test_what_does_not_fit_is_refused(material: Material, engine: fozo.Engine, s
     plain = fozo.NoAdapt(material.adapter.engine)
     with pytest.raises(FozoError, match="not of noadapt on vit-fashion"):
         monitor.watch(plain)
-    assert plain.observer is None
+    assert plain.reading is None

@@ -8,7 +8,7 @@ from PIL import Image
 import fozo
 from fozo.core.descriptor import describe
 from fozo.errors import FozoError
-from fozo.monitor import Drift, Status
+from fozo.monitor import Change, Drift, Status
 from fozo.monitor.quality import NAMES, STATISTICS, QualityStatistics, advice, changes
 from fozo.types import Array
 
@@ -89,7 +89,22 @@ def test_words_are_of_clear_changes_only_and_of_one_octave_of_detail() -> None:
         features[:, NAMES.index(name)] = value
     features[:, NAMES.index("noise")] = -2.0  # less noise is nothing to say
     features[:, NAMES.index("warmth")] = 0.05  # a quarter of a deviation may be content
-    assert changes(features, mean, std)[1] == ("fine detail -70 %", "contrast -41 %")
+    clearest = changes(features, mean, std)[1]
+    assert clearest == (Change("fine detail", np.log(0.3)), Change("contrast", np.log(0.59)))
+    assert list(map(str, clearest)) == ["fine detail -70 %", "contrast -41 %"]
+
+
+@pytest.mark.parametrize(
+    ("change", "text", "direction"),
+    [
+        (Change("brightness", -1.25), "brightness -1.2 stops", ("brightness", False)),
+        (Change("noise", 1.5), "noise x4.5", ("noise", True)),
+        (Change("warmth", 0.051), "warmth +5 points", ("warmth", True)),
+        (Change("contrast", np.log(1.5)), "contrast +50 %", ("contrast", True)),
+    ],
+)
+def test_a_change_is_a_value_and_words_only_in_print(change: Change, text: str, direction: tuple[str, bool]) -> None:
+    assert str(change) == text and change.direction == direction
 
 
 def test_describe_gives_columns_with_units(tmp_path: Path) -> None:
@@ -133,7 +148,7 @@ def test_describe_gives_columns_with_units(tmp_path: Path) -> None:
 )
 def test_advice_is_what_a_person_can_do(change: dict[str, float], wanted: str) -> None:
     features = np.array([[change.get(name, 0.0) for name in NAMES]])
-    quality, words = changes(features, 0 * features[0], np.full(len(NAMES), 0.2))
-    status = Status(drift=Drift(True, since=7), quality=quality, changes=words)
-    assert advice(words, quality) == ([wanted] if wanted else []) and status.sentence.endswith(wanted)
+    quality, clearest = changes(features, 0 * features[0], np.full(len(NAMES), 0.2))
+    status = Status(drift=Drift(True, since=7), quality=quality, changes=clearest)
+    assert advice(clearest, quality) == wanted and str(status) == status.sentence and status.sentence.endswith(wanted)
     assert replace(status, drift=Drift()).sentence == "no drift"  # nothing to do

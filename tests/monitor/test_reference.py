@@ -1,3 +1,6 @@
+import warnings
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -6,21 +9,68 @@ import pytest
 
 import fozo
 from fozo.errors import FozoError
-from fozo.io import load_arrays, save_arrays
-from fozo.monitor.reference import PHYSICAL, degrade, turns
+from fozo.io import save_arrays
+from fozo.monitor.quality import NAMES
+from fozo.monitor.reference import PHYSICAL, corruption_schedule, degrade
+from fozo.monitor.regression import Regression
+from fozo.state import leaves, rebuild, same
 from tests.monitor.conftest import Material
+
+Damage = Callable[[dict[str, Any]], None]
 
 
 def test_it_is_saved_and_loaded_whole(material: Material, tmp_path: Path) -> None:
-    path = tmp_path / "monitor.npz"
+    path = tmp_path / "monitor"
     material.reference.save(path)
-    loaded = fozo.MonitorReference.load(path)
-    loaded.save(tmp_path / "again.npz")
-    first, second = (load_arrays(p, "monitor reference") for p in (path, tmp_path / "again.npz"))
-    assert first[0] == second[0]
-    for name, array in first[1].items():
-        np.testing.assert_array_equal(array, second[1][name])
+    assert same(fozo.MonitorReference.load(path), material.reference)
     assert path.stat().st_size < 500_000
+    drift_only = replace(material.reference, signatures=None, adapted=None, plain=None)
+    drift_only.save(path)
+    assert same(fozo.MonitorReference.load(path), drift_only)
+
+
+def of_version_02(reference: fozo.MonitorReference, path: Path, **changes: object) -> None:
+    """Write a reference as fozo 0.2 did."""
+    clean = reference.clean
+    header: dict[str, object] = {
+        "kind": "monitor reference", "version": 3, "fingerprint": reference.fingerprint, "model": reference.model,
+        "method": reference.method, "images": clean.images, "statistics": NAMES, "unlabelled": reference.unlabelled,
+    }  # fmt: skip
+    scales = [clean.length, clean.variance, clean.norm, *(clean.entropy or ())]
+    arrays: dict[str, Any] = {"clean.scales": np.array(scales)}
+    arrays |= {f"clean.{part}": getattr(clean.whitening, part) for part in ("mean", "std", "centre", "matrix")}
+    signatures = reference.signatures
+    if signatures is not None:
+        header |= {"kinds": signatures.kinds, "sample": signatures.images}
+        arrays |= {f"signatures.{part}": getattr(signatures.coordinates, part) for part in ("mean", "std", "matrix")}
+        arrays["signatures.points"] = signatures.points
+    for name in ("adapted", "plain"):
+        regression = getattr(reference, name)
+        if regression is not None:
+            arrays |= {
+                f"{name}.{field.name}": np.asarray(getattr(regression, field.name)) for field in fields(Regression)
+            }
+    save_arrays(path, header | changes, arrays)
+
+
+def test_a_file_of_version_02_is_read_with_advice(material: Material, tmp_path: Path) -> None:
+    drift_only = replace(material.reference, signatures=None, adapted=None, plain=None)
+    no_regression = replace(material.reference, adapted=None, plain=None)
+    for reference in (material.reference, drift_only, no_regression):
+        of_version_02(reference, tmp_path / "old.npz")
+        with pytest.warns(FutureWarning, match=r"old\.npz is a file of fozo 0\.2"):
+            assert same(fozo.MonitorReference.load(tmp_path / "old.npz"), reference)
+    damages: list[tuple[dict[str, Any], str]] = [
+        ({"version": 2}, "it is of version 2"),
+        ({"statistics": ["size"]}, "statistics of another version"),
+        ({"images": "many"}, "'clean.images' is 'many'"),
+        ({"kinds": ["fog"]}, "do not fit together"),
+    ]
+    for damage, message in damages:
+        of_version_02(material.reference, tmp_path / "old.npz", **damage)
+        with pytest.raises(FozoError, match=message), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            fozo.MonitorReference.load(tmp_path / "old.npz")
 
 
 def test_without_labels_a_part_of_the_clean_accuracy_is_told_and_without_corruptions_drift_only(
@@ -44,7 +94,7 @@ def test_without_labels_a_part_of_the_clean_accuracy_is_told_and_without_corrupt
 
 
 def test_every_image_gets_its_turn() -> None:
-    seen = np.concatenate([indices for _, _, indices in turns(500, ("a", "b", "c", "d"), 64)])
+    seen = np.concatenate([indices for _, _, indices in corruption_schedule(500, ("a", "b", "c", "d"), 64)])
     assert set(seen) == set(range(500)) and len(seen) == 4 * 5 * 64
 
 
@@ -73,37 +123,55 @@ def test_labels_that_are_none_are_refused(material: Material) -> None:
         fozo.MonitorReference.collect(plain, material.pixels[:20], sample=1)
 
 
+def damaged(**leaf: Any) -> Damage:
+    """Change leaves by their paths, a dot written as two underscores; ``None`` removes one."""
+
+    def damage(leaves: dict[str, Any]) -> None:
+        for name, change in leaf.items():
+            path = name.replace("__", ".")
+            if change is None:
+                del leaves[path]
+            else:
+                leaves[path] = change(leaves[path]) if callable(change) else change
+
+    return damage
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda header, arrays: header.update(version=99), "of version 99"),
-        (
-            lambda header, arrays: header.update(version=2),
-            "of version 2, .* version 3; make it again with fozo",
-        ),
-        (lambda header, arrays: header.update(statistics=["size"]), "of another version"),
-        (lambda header, arrays: header.update(kind="state"), "where 'monitor reference' is needed"),
-        (lambda header, arrays: header.pop("fingerprint"), "damaged monitor reference"),
-        (lambda header, arrays: header.update(images="many"), "damaged monitor reference"),
-        (lambda header, arrays: header.update(kinds=["fog"]), "do not fit together"),
-        (lambda header, arrays: arrays.pop("clean.matrix"), "damaged monitor reference"),
-        (lambda header, arrays: arrays.update({"clean.matrix": np.eye(3)}), "clean.matrix is float64 of shape"),
-        (lambda header, arrays: arrays.update({"clean.std": 0 * arrays["clean.std"]}), "scales are not positive"),
-        (lambda header, arrays: arrays.update({"clean.mean": np.nan * arrays["clean.mean"]}), "not finite"),
-        (lambda header, arrays: arrays.update({"plain.weights": np.zeros(3)}), "plain.weights is float64 of shape"),
-        (
-            lambda header, arrays: arrays.update({"plain.covariance": np.zeros((2, 2))}),
-            "plain.covariance is float64",
-        ),
-        (lambda header, arrays: arrays.update({"plain.group": np.zeros(())}), "not positive"),
-        (lambda header, arrays: arrays.pop("adapted.dual"), "damaged monitor reference"),
+        (damaged(statistics__0="size"), "of another version"),
+        (damaged(fingerprint=None), "lacks 'fingerprint'"),
+        (damaged(clean__images="many"), "'clean.images' is 'many'"),
+        (damaged(clean__images=0), "scales are not positive"),
+        (damaged(clean__length=0.0), "scales are not positive"),
+        (damaged(signatures__points=lambda points: points[1:]), "do not fit together"),
+        (damaged(signatures__images=0), "do not fit together"),
+        (damaged(clean__whitening__matrix=None), "lacks 'clean.whitening.matrix'"),
+        (damaged(clean__whitening__matrix=np.eye(3)), "arrays of different widths"),
+        (damaged(clean__whitening__std=lambda std: 0 * std), "scales are not positive"),
+        (damaged(clean__whitening__mean=lambda mean: np.nan * mean), "not finite"),
+        (damaged(clean__whitening__mean=lambda mean: mean.astype(np.float32)), "is float32"),
+        (damaged(clean__whitening__max_deviation=-1.0), "scales are not positive"),
+        (damaged(plain__weights=np.zeros(3)), "arrays of other groups"),
+        (damaged(plain__covariance=np.zeros((2, 2))), "arrays of other groups"),
+        (damaged(plain__group=0.0), "not positive"),
+        (damaged(plain__coordinates=lambda rows: rows[:, 1:]), "different features"),
+        (damaged(adapted__dual=None), "lacks 'adapted.dual'"),
+        (damaged(more=3), "holds 'more'"),
     ],
 )
-def test_damaged_files_are_refused(material: Material, tmp_path: Path, damage: Any, message: str) -> None:
-    path = tmp_path / "monitor.npz"
-    material.reference.save(path)
-    header, arrays = load_arrays(path, "monitor reference")
-    damage(header, arrays)
-    save_arrays(path, header, arrays)
+def test_damaged_files_are_refused(material: Material, damage: Damage, message: str) -> None:
+    values: dict[str, Any] = dict(leaves(material.reference))
+    damage(values)
     with pytest.raises(FozoError, match=message):
-        fozo.MonitorReference.load(path)
+        rebuild(fozo.MonitorReference, values)
+
+
+def test_another_file_is_refused(material: Material, tmp_path: Path) -> None:
+    material.adapter.save(tmp_path / "state")
+    with pytest.raises(FozoError, match="where 'monitor reference' is needed"):
+        fozo.MonitorReference.load(tmp_path / "state")
+    (tmp_path / "state").write_bytes(b"nothing")
+    with pytest.raises(FozoError, match="make it again with fozo calibrate --monitor"):
+        fozo.MonitorReference.load(tmp_path / "state")

@@ -1,10 +1,9 @@
 """A monitor that is restarted goes on as if it never stopped."""
 
-import json
 import math
 import os
 import sys
-from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import FrameType
@@ -15,12 +14,13 @@ import pytest
 
 import fozo
 from fozo.errors import FozoError
-from fozo.io import load_arrays, save_arrays
+from fozo.monitor import Event
+from fozo.state import leaves, rebuild, same
 from fozo.types import Floats
-from tests.monitor.conftest import BATCH, Material, run, watched
+from tests.monitor.conftest import BATCH, Material, guarded, run, watched
 
 
-def reports(adapter: fozo.Method[Any], monitor: fozo.Monitor, images: Floats) -> list[object]:
+def reports(adapter: fozo.Method[Any, Any], monitor: fozo.Monitor, images: Floats) -> list[object]:
     """All that is reported after each batch, and what is returned."""
     found: list[object] = []
     for start in range(0, len(images), BATCH):
@@ -36,90 +36,90 @@ def stream(material: Material) -> Floats:
     return np.concatenate([*parts, frozen, material.images(slice(520, 552))])
 
 
-@pytest.fixture(scope="module")
-def saved(material: Material, stream: Floats, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("memory") / "monitor.npz"
-    adapter, monitor = watched(material, clock=map(float, count()).__next__, shadow=0.3)
-    reports(adapter, monitor, stream[: 8 * BATCH])
-    monitor.save(path)
-    assert path.stat().st_size < 200_000
-    return path
-
-
+@pytest.mark.parametrize("guard", [False, True])
 @pytest.mark.parametrize("cut", [0, 2, 5, 8, 10])
-def test_what_is_said_is_the_same_to_the_bit(material: Material, stream: Floats, tmp_path: Path, cut: int) -> None:
+def test_what_is_said_is_the_same_to_the_bit(
+    material: Material, stream: Floats, tmp_path: Path, cut: int, guard: bool
+) -> None:
+    """One file keeps the adapter's state and the monitor's memory."""
     seconds = count()
     options: dict[str, Any] = {"clock": lambda: float(next(seconds)), "shadow": 0.3}
-    adapter, monitor = watched(material, **options)
+    adapter, monitor = (guarded if guard else watched)(material, **options)
     reports(adapter, monitor, stream[: cut * BATCH])
-    before, events = monitor.status, list(monitor.events)
-    monitor.save(tmp_path / "monitor.npz")
-    adapter.save(tmp_path / "state.npz")
+    before = monitor.status
+    adapter.save(tmp_path / "state")
     expected = reports(adapter, monitor, stream[cut * BATCH :])
-    all_events = list(monitor.events)
+    all_events = monitor.events
     seconds = count(cut)
-    adapter, monitor = watched(material, **options)
-    adapter.restore(tmp_path / "state.npz")
-    monitor.restore(tmp_path / "monitor.npz")
-    assert monitor.status == before and list(monitor.events) == events
+    adapter, monitor = (guarded if guard else watched)(material, **options)
+    adapter.restore(tmp_path / "state")
+    assert monitor.status == before
     assert reports(adapter, monitor, stream[cut * BATCH :]) == expected
-    assert list(monitor.events) == all_events and {"drift", "frozen"} <= {event.name for event in all_events}
+    assert monitor.events == all_events and {"drift", "frozen"} <= {event.name for event in all_events}
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
-Damage = Callable[[dict[str, Any], dict[str, Any]], object]
-
-
-def with_log(**changes: object) -> Damage:
-    def damage(header: dict[str, Any], arrays: dict[str, Any]) -> None:
-        log = json.loads(arrays["log"].tobytes()) | changes
-        arrays["log"] = np.frombuffer(json.dumps(log).encode(), np.uint8)
-
-    return damage
+def test_the_memory_of_another_reference_is_left_out(
+    material: Material, stream: Floats, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    adapter, _ = watched(material)
+    run(adapter, stream[:64])
+    adapter.save(tmp_path / "state")
+    clean = replace(material.reference.clean, images=material.reference.clean.images + 1)
+    other = material.adapter.clone()
+    begun = fozo.Monitor(replace(material.reference, clean=clean)).watch(other)
+    other.restore(tmp_path / "state")
+    assert "has no memory of this monitor" in caplog.text and begun.status.images == 0
+    assert same(other.state(), adapter.state())
+    guard, _ = guarded(material)
+    guard.save(tmp_path / "guarded")
+    different = fozo.Guarded(adapter.clone(), fozo.Monitor(replace(material.reference, clean=clean)))
+    with pytest.raises(FozoError, match=r"saved with monitor\.reference"):
+        different.restore(tmp_path / "guarded")
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda header, arrays: header.update(version=2), "of version 2"),
-        (lambda header, arrays: header.update(kind="answers"), "where 'state' is needed"),
-        (lambda header, arrays: header.update(method="align"), "saved with method='align'"),
-        (lambda header, arrays: header.update(fingerprint="x"), "saved with fingerprint='x'"),
-        (lambda header, arrays: header.update(reference=[3, 4.0]), r"saved with reference=\[3, 4.0\]"),
-        (lambda header, arrays: arrays.update(images=np.array(-1)), "counts start at 0"),
-        (lambda header, arrays: arrays.update(seen=np.array(1)), "fewer images than it remembers"),
-        (lambda header, arrays: arrays.update(since=np.array([500.0, 0.0])), "fewer images than it remembers"),
-        (lambda header, arrays: arrays.update(since=np.array([5.0])), "damaged"),
-        (lambda header, arrays: arrays.pop("pairs"), "lacks 'pairs'"),
-        (lambda header, arrays: arrays.update(more=np.zeros(3)), "holds 'more'"),
-        (lambda header, arrays: arrays.update(features=arrays["features"][1:]), "'predictions' is float64 of shape"),
-        (lambda header, arrays: arrays.update(previous=np.zeros((1, 9, 9), np.float32)), "'previous' is float32"),
-        (lambda header, arrays: arrays.update(rows=np.inf * arrays["rows"]), "not finite"),
-        (lambda header, arrays: arrays.update(log=np.zeros(3, np.uint8)), "damaged"),
-        (with_log(reported=7), "reported of the log"),
-        (with_log(events=[{"name": "drift"}]), "lacks 'image'"),
+        ({"images": -1}, "counts start at 0"),
+        ({"images": 3}, "fewer images than"),
+        ({"drift.seen": 1}, "fewer images than"),
+        ({"drift.drift.since": 500}, "fewer images than it remembers"),
+        ({"drift.drift.since": None}, "a drift without a date"),
+        ({"drift.drift.drift_detected": False}, "a date without a drift"),
+        ({"pairs": ...}, "lacks 'pairs'"),
+        ({"more": np.zeros(3)}, "holds 'more'"),
+        ({"features": lambda rows: rows[1:]}, "'predictions' is float64 of shape"),
+        ({"faults.previous": np.zeros((1, 9, 9), np.float32)}, "'faults.previous' is float32"),
+        ({"faults.began": lambda began: began + 10_000}, "faults of frames that were never seen"),
+        ({"drift.features": lambda rows: np.inf * rows}, "not finite"),
+        ({"due": 1.5}, "its monitor has"),
+        ({"reported_kinds.0": 7}, "'reported_kinds.0' is 7"),
+        ({"events.length": 10**9}, "lacks 'events"),
+        ({"events.0.name": 3}, "'events.0.name' is 3"),
+        ({"guarding": 1}, "'guarding' is 1"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_changes_nothing(
-    material: Material, stream: Floats, saved: Path, tmp_path: Path, damage: Damage, message: str
-) -> None:
-    header, arrays = load_arrays(saved, "state")
-    damage(header, arrays)
-    save_arrays(tmp_path / "damaged.npz", header, arrays)
-    adapter, monitor = watched(material)
-    adapter(stream[:BATCH])
-    before, state = monitor.status, monitor.state()
+def test_what_does_not_fit_is_refused(material: Material, stream: Floats, damage: dict[str, Any], message: str) -> None:
+    adapter, monitor = guarded(material, shadow=0.3)
+    run(adapter, stream[: 6 * BATCH])
+    values: dict[str, Any] = dict(leaves(adapter.state().monitor))
+    assert values["drift.drift.drift_detected"] and values["events.length"]
+    for path, change in damage.items():
+        if change is ...:
+            del values[path]
+        else:
+            values[path] = change(values[path]) if callable(change) else change
     with pytest.raises(FozoError, match=message):
-        monitor.restore(tmp_path / "damaged.npz")
-    assert monitor.status is before and all(np.array_equal(state[name], a) for name, a in monitor.state().items())
+        rebuild(monitor.init(), values)
 
 
-def remembered(adapter: fozo.Method[Any], monitor: fozo.Monitor) -> list[object]:
-    arrays = {**adapter.state(), **{f"monitor.{name}": array for name, array in monitor.state().items()}}
-    numbers = adapter.metrics(), monitor.status, list(monitor.events), monitor.passes_per_image
-    return [{name: array.tobytes() for name, array in arrays.items()}, *numbers]
+def remembered(adapter: fozo.Method[Any, Any], monitor: fozo.Monitor, path: Path) -> list[object]:
+    adapter.save(path)
+    return [path.read_bytes(), adapter.metrics(), monitor.status, monitor.status.passes_per_image]
 
 
-def interrupted(adapter: fozo.Method[Any], images: Floats, after: float) -> int | None:
+def interrupted(adapter: fozo.Method[Any, Any], images: Floats, after: float) -> int | None:
     """Call an adapter and raise as Ctrl-C does after so many lines of fozo; the lines, if it was done before."""
     lines = 0
 
@@ -143,33 +143,36 @@ def interrupted(adapter: fozo.Method[Any], images: Floats, after: float) -> int 
 
 
 @pytest.mark.parametrize("guard", [False, True])
-def test_a_call_that_is_interrupted_has_changed_nothing(material: Material, stream: Floats, guard: bool) -> None:
+def test_a_call_that_is_interrupted_has_changed_nothing(
+    material: Material, stream: Floats, tmp_path: Path, guard: bool
+) -> None:
     """Wherever Ctrl-C comes: neither the adapter nor its monitor, and both go on as if it had never been called."""
-    made = [watched(material, shadow=0.3, clock=lambda: 1.0) for _ in range(2)]
-    (adapter, monitor), (other, untouched) = (
-        (fozo.Guarded(method, its), its) if guard else (method, its) for method, its in made
-    )
+    make = guarded if guard else watched
+    adapter, monitor = make(material, shadow=0.3, clock=lambda: 1.0)
+    other, untouched = make(material, shadow=0.3, clock=lambda: 1.0)
     for method in (adapter, other):
         run(method, stream[:32])
     total = interrupted(adapter, stream[32:48], math.inf)
     other(stream[32:48])
     assert total is not None and total > 200
-    before = remembered(adapter, monitor)
+    before = remembered(adapter, monitor, tmp_path / "state")
     points = np.random.default_rng(0).choice(total, 60, replace=False).tolist()
     for after in [*points, *range(total - 20, total)]:
         assert interrupted(adapter, stream[48:64], after) is None, after
-        assert remembered(adapter, monitor) == before, after
+        assert remembered(adapter, monitor, tmp_path / "state") == before, after
     np.testing.assert_array_equal(adapter(stream[48:64]), other(stream[48:64]))
-    assert remembered(adapter, monitor) == remembered(other, untouched)
+    assert remembered(adapter, monitor, tmp_path / "a") == remembered(other, untouched, tmp_path / "b")
 
 
-@pytest.mark.parametrize("where", ["_compare", "_update_status", "_raise"])
+@pytest.mark.parametrize("guard", [False, True])
+@pytest.mark.parametrize("where", ["update", "report", "notify"])
 def test_a_monitor_that_is_interrupted_undoes_the_batch(
-    material: Material, stream: Floats, monkeypatch: pytest.MonkeyPatch, where: str
+    material: Material, stream: Floats, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, guard: bool
 ) -> None:
-    adapter, monitor = watched(material, shadow=0.3)
+    adapter, monitor = (guarded if guard else watched)(material, shadow=0.3)
     run(adapter, stream[:48])
-    before, real = remembered(adapter, monitor), getattr(fozo.Monitor, where)
+    before = remembered(adapter, monitor, tmp_path / "state")
+    real = getattr(fozo.Monitor, where)
 
     def interrupt(*given: Any) -> None:
         real(*given)
@@ -179,4 +182,29 @@ def test_a_monitor_that_is_interrupted_undoes_the_batch(
         patch.setattr(fozo.Monitor, where, interrupt)
         with pytest.raises(KeyboardInterrupt):
             run(adapter, stream[48:64])
-    assert remembered(adapter, monitor) == before
+    assert remembered(adapter, monitor, tmp_path / "state") == before
+
+
+@pytest.mark.parametrize("guard", [False, True])
+def test_a_batch_that_the_monitor_failed_on_raises_no_event_again(
+    material: Material, stream: Floats, caplog: pytest.LogCaptureFixture, guard: bool
+) -> None:
+    raised: list[Event] = []
+    adapter, monitor = (guarded if guard else watched)(material, on_event=raised.append)
+    run(adapter, stream[: 4 * BATCH])
+    assert [event.name for event in raised] == ["drift"] and monitor.status.raised == tuple(raised)
+    monitor.clock = lambda: 1 / 0
+    assert adapter(stream[4 * BATCH : 5 * BATCH]).shape == (BATCH, 10)
+    assert len(raised) == 1 and f"the monitor of {adapter.info.name} failed" in caplog.text
+    assert monitor.drift.drift_detected and monitor.status.images == 4 * BATCH
+
+
+def test_a_frozen_guard_gathers_no_evidence(material: Material, stream: Floats) -> None:
+    adapter, monitor = guarded(material, shadow=1.0)
+    run(adapter, stream[:64])
+    state = adapter.state()
+    status = monitor.status
+    adapter.freeze()
+    assert adapter(stream[64:80]).shape == (16, 10) and adapter.passes_per_image == 1
+    assert same(adapter.state(), state) and monitor.status is status
+    assert adapter.predict(stream[64:80]).shape == (16, 10) and monitor.status is status

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fozo.monitor import Event
-from fozo.monitor.state import thumbnail
+from fozo.monitor.events import thumbnail
 from fozo.serve.board import CameraBoard
 from tests.serve.browser import CHROMIUM, DRIVER, Browser, chromium
 from tests.serve.conftest import reading, reserved_port, serving

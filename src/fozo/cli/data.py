@@ -110,10 +110,12 @@ def rank(
             adapter.reset()
             expected = known.expect(prediction_features(np.concatenate([*map(adapter, pixels)])), features)
         distance = source.beyond_chance(features)
-        quality, words = changes(features, source.whitening.mean, source.whitening.std)
-        words = words if distance >= 0.005 else ()  # what prints as 0.00 is chance
-        findings = filter(None, (", ".join(words) or "like clean images", expected, *advice(words, quality)))
-        rows.append((distance, f"{folder} ({len(features)} images): {'; '.join(map(str, findings))}"))
+        quality, clearest = changes(features, source.whitening.mean, source.whitening.std)
+        if distance < 0.005:  # what prints as 0.00 is chance
+            clearest = ()
+        words = ", ".join(map(str, clearest)) or "like clean images"
+        parts = filter(None, (words, expected, advice(clearest, quality)))
+        rows.append((distance, f"{folder} ({len(features)} images): {'; '.join(map(str, parts))}"))
     print("distance from the clean images, the closest first:")
     for distance, sentence in sorted(rows):
         print(f"{distance:.2f} {sentence}")

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fozo.cli.options import STATISTICS, BatchSize, Guard, Model, load_model
 from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError, check_counts
 
-SAVED = 60.0  # seconds after which ``--state`` is written again
+SAVE_SECONDS = 60.0  # seconds after which ``--state`` is written again
 REFERENCE = "What fozo calibrate --monitor wrote; made from --clean if it is not there."
 CLEAN = "Clean images, or a video, to make --stats and --reference from; with class folders, also for accuracy."
 FIRST = "Of a video as --clean, the part that is clean: 60s, 5min; all by default."
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fozo.cli.folder import Frame
+    from fozo.methods.method import Method
     from fozo.monitor import Event, Monitor, Status
 
 
@@ -59,9 +60,7 @@ def watch(
     check_counts(batch_size=batch_size)
     if thumbnails and events is None:
         raise FozoError("thumbnails are written to the events file; give its name as --events")
-    # The adapter's state is written last: where it exists, the monitor's does too.
-    states = [] if state is None else [state.with_name(f"{state.name}.monitor"), state]
-    for path in filter(None, (events, *states)):
+    for path in filter(None, (events, state)):
         check_output(path)
     pictures = frames(source, follow=follow)
     missing = [path for path in (stats, reference) if not path.exists()]
@@ -82,18 +81,20 @@ def watch(
     monitor = Monitor(
         MonitorReference.load(reference), false_alarms=false_alarms, shadow=shadow, thumbnails=thumbnails,
         on_event=raised.append, clock=lambda: now,
-    ).watch(adapter)  # fmt: skip
-    predictor = Guarded(adapter, monitor) if guard else adapter
+    )  # fmt: skip
+    predictor: Method[Any, Any] = Guarded(adapter, monitor) if guard else adapter
+    if not guard:
+        monitor.watch(adapter)
     if state is not None and state.exists():
-        for adapting, path in zip((monitor, adapter), states, strict=True):
-            adapting.restore(path)
+        predictor.restore(state)
 
     def save() -> float:
-        for adapting, path in zip((monitor, adapter), states, strict=False):
-            adapting.save(path)
+        if state is not None:
+            predictor.save(state)
         return time.monotonic()
 
     saved = time.monotonic()
+    spec = engine.spec
     console = Console()
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
     with open_output(events) if events is not None else nullcontext() as file, live or nullcontext():
@@ -114,7 +115,7 @@ def watch(
                         file.write(text.encode())
                 if live is not None:
                     live.update(view(monitor, source), refresh=True)
-                if time.monotonic() - saved > SAVED:
+                if time.monotonic() - saved > SAVE_SECONDS:
                     saved = save()
         finally:
             save()
@@ -145,11 +146,15 @@ def view(monitor: Monitor, source: str) -> Table:
     status = monitor.status
     table = Table(title=f"{escape(source)}: {status.images:,} images", show_header=False, min_width=60)
     drift = status.drift
-    word = "[red]drift" if drift.drift_detected else "[yellow]warning" if drift.warning_detected else "[green]none"
+    word = "[green]none"
+    if drift.drift_detected:
+        word = "[red]drift"
+    elif drift.warning_detected:
+        word = "[yellow]warning"
     table.add_row("drift", f"{word}[/] {drift.ratio:.2f} of the threshold")
     table.add_row("now", escape(status.sentence))
     if status.shadow is not None and status.shadow.gain is not None:
         table.add_row("adaptation", f"expected gain {100 * status.shadow.gain:+.1f} points")
-    for event in list(monitor.events)[-5:]:
+    for event in monitor.events[-5:]:
         table.add_row(f"image {event.image:,}", f"{event.name}: {event.text}")
     return table

@@ -294,18 +294,23 @@ class Method(ABC, Generic[C, S]):
         seal(result.state)
         watched = self._now.watched
         reading = result.reading
+        news: Reading | None = None
         if self._observer is not None and watched is not None:
             logits = result.logits
             shown = np.zeros((len(batch), 0), np.float32) if isinstance(logits, Answer) else logits
             observation = Observation(batch, shown, result.descriptors, result.last_input)
-            watched, reading = self._observer.update(watched, observation) or (watched, self._now.reading)
+            reading = self._now.reading
+            updated = self._observer.update(watched, observation)
+            if updated is not None:
+                watched, news = updated
+                reading = news
         batches = self._now.batches + learnt
         journaled = None if self._journal is None else result.state if learnt else self._now.journaled
         self._now = Moment(
             result.state, batches, result.metrics, result.passes, result.last_input, watched, reading, journaled
         )
-        if self._observer is not None and reading is not None:
-            self._observer.notify(reading)
+        if self._observer is not None and news is not None:
+            self._observer.notify(news)
 
     def _answer(self, array: Images, logits: Floats | Answer) -> Images:
         """Logits as the images came; what a black box returned, as it is."""
@@ -326,6 +331,8 @@ class Method(ABC, Generic[C, S]):
     def _set(self, moment: Moment[S]) -> None:
         """Go (back) to another moment."""
         seal(moment.state)
+        if self._observer is not None and moment.watched is not None:
+            moment = replace(moment, reading=self._observer.observer.report(moment.watched))
         self._now = moment
         self._rewind()
 
@@ -515,7 +522,8 @@ class Method(ABC, Generic[C, S]):
                 watching = type(self._observer.observer).__name__
                 raise FozoError(f"{self.info.name} is watched by a {watching} already; detach it first")
             self._observer = AttachedObserver(observer, self.info.name)
-            self._now = replace(self._now, watched=observer.init(), reading=None)
+            memory = observer.init()
+            self._now = replace(self._now, watched=memory, reading=observer.report(memory))
 
     def detach(self, observer: Observer[Any] | None = None) -> None:
         """Remove the observer, or nothing if it is not the one given."""

@@ -63,6 +63,10 @@ class Observer(ABC, Generic[W]):
     def update(self, state: W, observation: Observation) -> tuple[W, Reading]:
         """Return what is remembered after a batch, and what there is to say. It changes neither."""
 
+    def report(self, state: W) -> Reading | None:
+        """Return what there is to say of a memory that was restored; by default nothing before the next batch."""
+        return None
+
     def notify(self, reading: Reading) -> None:
         """Tell others about a reading, once the batch is over; by default nobody."""
 

@@ -23,38 +23,47 @@ is below 1/2, their mean counts as that of 1 / (1/n + 1 - 2v) images.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import gammaincc, gammainccinv, ndtr, ndtri
 
 from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
-from fozo.types import Array, State
+from fozo.state import State, ragged
+from fozo.types import Array
 
-MAX_DEVIATION = 3.0  # standard deviations at which a feature is clipped
+MAX_CLEAN_DEVIATION = 3.0  # standard deviations at which a feature is clipped
 SHRINKAGE = 0.2  # added to the variances of standardised features before whitening
+MIN_SCALE = 1e-6  # least standard deviation of a feature
 MIN_ENTROPY = 1e-3  # nats: least mean and standard deviation of clean entropies
 FOLDS = 4
 MIN_IMAGES = 16  # clean images that are needed to estimate how clean images vary
 WINDOWS = (4, 16, 64)  # images that are tested together, where batches are smaller
 RECENT = 16  # images, at least, that decide whether a drift has ended
-PART = 8  # images, at least, on both sides of a change from one drift to another
+MIN_SIDE = 8  # images, at least, on both sides of a change from one drift to another
+UNKNOWN_TIME = -1.0
 
 
 @dataclass(frozen=True)
-class Drift:
+class Drift(State):
     """Whether images have drifted: river's names, and Alibi Detect's numbers."""
 
     drift_detected: bool = False
     warning_detected: bool = False
-    distance: float = 0.0  # from clean images; 1 is the mean distance of one clean image from the mean of all
-    threshold: float = 0.0  # distance above which it is drift
-    p_value: float = 1.0  # probability that clean images are as far as that
-    since: int | None = None  # number of the image with which the drift began, the first being 1
-    since_time: float | None = None  # when that was, in seconds since 1970
-    changed: int | None = None  # number of the image with which it last turned into another drift
+    distance: float = 0.0
+    """Distance from clean images; 1 is the mean distance of one clean image from the mean of all."""
+    threshold: float = 0.0
+    """Distance above which it is drift."""
+    p_value: float = 1.0
+    """Probability that clean images are as far as that."""
+    since: int | None = None
+    """Number of the image with which the drift began, the first being 1."""
+    since_time: float | None = None
+    """When that was, in seconds since 1970."""
+    changed: int | None = None
+    """Number of the image with which it last turned into another drift."""
     changed_time: float | None = None
 
     @property
@@ -71,26 +80,43 @@ class Drift:
         """Number of the first image of the present drift: since it began, or since it changed."""
         return self.since if self.changed is None else self.changed
 
-    def as_dict(self) -> dict[str, float | int | None]:
-        """Alibi Detect's names: ``is_drift``, ``distance``, ``threshold``, ``p_val``."""
-        numbers = int(self.drift_detected), self.distance, self.threshold, self.p_value
-        return dict(zip(("is_drift", "distance", "threshold", "p_val"), numbers, strict=True))
+    def as_dict(self) -> dict[str, float]:
+        """Alibi Detect's names."""
+        return {
+            "is_drift": int(self.drift_detected),
+            "distance": self.distance,
+            "threshold": self.threshold,
+            "p_val": self.p_value,
+        }
+
+
+NO_DRIFT = Drift()
 
 
 @dataclass(frozen=True)
-class Whitening:
+class Whitening(State):
     """Standardises and whitens features."""
 
     mean: Array
     std: Array
-    centre: Array  # mean of the clean images after clipping
-    matrix: Array  # `[features, features]`
-    max_deviation: float = MAX_DEVIATION
+    centre: Array
+    """Mean of the images after clipping."""
+    matrix: Array
+    """``[features, features]``"""
+    max_deviation: float = MAX_CLEAN_DEVIATION
+
+    def __post_init__(self) -> None:
+        (width,) = self.mean.shape
+        if not (self.std.shape == self.centre.shape == (width,) and self.matrix.shape == (width, width)):
+            raise ValueError("a whitening has arrays of different widths")
+        if min(self.max_deviation, self.std.min()) <= 0:
+            raise ValueError("its scales are not positive")
 
     @classmethod
     def of(cls, features: Array) -> Whitening:
-        mean, std = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-6)
-        clipped = np.clip((features - mean) / std, -MAX_DEVIATION, MAX_DEVIATION)
+        mean = features.mean(axis=0)
+        std = np.maximum(features.std(axis=0), MIN_SCALE)
+        clipped = np.clip((features - mean) / std, -MAX_CLEAN_DEVIATION, MAX_CLEAN_DEVIATION)
         values, vectors = np.linalg.eigh(np.cov(clipped.T))
         return cls(mean, std, clipped.mean(axis=0), vectors / np.sqrt(np.maximum(values, 0) + SHRINKAGE))
 
@@ -99,52 +125,64 @@ class Whitening:
         return np.asarray((clipped - self.centre) @ self.matrix)
 
 
+class Finding(NamedTuple):
+    """What one test says of some images."""
+
+    p_value: float
+    distance: float
+    threshold: float
+
+
 @dataclass(frozen=True)
-class CleanImages:
+class CleanImages(State):
     """Distribution of clean images, and of the distance of their means."""
 
     images: int
     whitening: Whitening
-    length: float  # T: mean squared length of a whitened clean image
-    variance: float  # V: variance of that squared length
-    norm: float  # S: squared Frobenius norm of the covariance
-    entropy: tuple[float, float] | None = None  # mean and standard deviation of the predictions' entropies, in nats
+    length: float
+    """T: mean squared length of a whitened clean image."""
+    variance: float
+    """V: variance of that squared length."""
+    norm: float
+    """S: squared Frobenius norm of the covariance."""
+    entropy: tuple[float, float] | None = None
+    """Mean and standard deviation of the predictions' entropies, in nats."""
+
+    def __post_init__(self) -> None:
+        if min(self.length, self.variance, self.norm, self.images, *(self.entropy or ())) <= 0:
+            raise ValueError("its scales are not positive")
 
     @classmethod
     def of(cls, features: Array, entropies: Array | None = None) -> CleanImages:
         """Estimate it from features ``[n, width]`` of clean images, by cross-validation, and entropies ``[n]``."""
-        count = len(features)
+        count, width = features.shape
         if count < MIN_IMAGES:
             raise FozoError(f"a monitor needs at least {MIN_IMAGES} clean images, not {count}; give more of them")
-        fold, unseen = np.arange(count) % FOLDS, np.empty_like(features)
-        for part in range(FOLDS):
-            unseen[fold == part] = Whitening.of(features[fold != part])(features[fold == part])
-        squared = np.square(unseen).sum(axis=1)
-        length = float(squared.mean())
-        covariance = np.cov(unseen.T)
+        folds = np.arange(count) % FOLDS
+        unseen = np.empty_like(features)
+        for fold in range(FOLDS):
+            whitening = Whitening.of(features[folds != fold])
+            unseen[folds == fold] = whitening(features[folds == fold])
+        lengths = np.square(unseen).sum(axis=1)
+        length = float(lengths.mean())
         # The squared norm of an estimated covariance is too large by about T^2 / n; none is below T^2 / f.
-        norm = max(float(np.square(covariance).sum()) - length**2 / count, length**2 / features.shape[1])
+        estimated_norm = float(np.square(np.cov(unseen.T)).sum())
+        norm = max(estimated_norm - length**2 / count, length**2 / width)
         entropy = None
         if entropies is not None:
-            entropy = max(float(entropies.mean()), MIN_ENTROPY), max(float(entropies.std()), MIN_ENTROPY)
-        return cls(count, Whitening.of(features), length, float(squared.var()), norm, entropy)
+            entropy = (max(float(entropies.mean()), MIN_ENTROPY), max(float(entropies.std()), MIN_ENTROPY))
+        return cls(count, Whitening.of(features), length, float(lengths.var()), norm, entropy)
 
     @property
     def width(self) -> int:
         return len(self.whitening.mean)
 
-    def arrays(self) -> dict[str, Array]:
-        white, scales = self.whitening, np.array([self.length, self.variance, self.norm, *(self.entropy or ())])
-        return {"mean": white.mean, "std": white.std, "centre": white.centre, "matrix": white.matrix, "scales": scales}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array], images: int) -> CleanImages:
-        """Read what :meth:`arrays` returned; raises a ``ValueError`` for scales that no images have."""
-        white = Whitening(arrays["mean"], arrays["std"], arrays["centre"], arrays["matrix"])
-        length, variance, norm, *entropy = arrays["scales"].tolist()
-        if min(length, variance, norm, *entropy, float(white.std.min())) <= 0 or images < 1:
-            raise ValueError("its scales are not positive")
-        return cls(images, white, length, variance, norm, (entropy[0], entropy[1]))
+    def entropy_rises(self, entropies: Array) -> Array:
+        """How far entropies are above the clean mean, in clean standard deviations; 0 where that is unknown."""
+        if self.entropy is None:
+            return np.zeros(len(entropies))
+        mean, std = self.entropy
+        return (entropies - mean) / std
 
     def _log_normal(self, images: float) -> tuple[float, float]:
         """Mean and standard deviation of log Q for a number of independent images."""
@@ -154,18 +192,19 @@ class CleanImages:
 
     def p_value(self, distance: float, images: float, content: float, others: float | None = None) -> float:
         """Probability that independent clean images are as far from those calibrated on, or from ``others``."""
-        others = self.images if others is None else others
-        beyond = self.length * (distance - content) / (1 / images + 1 / others)
-        if beyond <= 0:
+        if others is None:
+            others = self.images
+        q = self.length * (distance - content) / (1 / images + 1 / others)
+        if q <= 0:
             return 1.0
         mean, deviation = self._log_normal(min(images, others))
-        return float(ndtr((mean - math.log(beyond)) / deviation))
+        return float(ndtr((mean - math.log(q)) / deviation))
 
     def threshold(self, rate: float, images: float, content: float) -> float:
         """Distance that clean images exceed at this rate."""
         mean, deviation = self._log_normal(images)
-        beyond = math.exp(mean - deviation * ndtri(rate))
-        return content + beyond * (1 / images + 1 / self.images) / self.length
+        q = math.exp(mean - deviation * ndtri(rate))
+        return content + q * (1 / images + 1 / self.images) / self.length
 
     def distance(self, rows: Array) -> float:
         """Squared length of the mean of whitened images ``[n, f]``, in units of a clean image's."""
@@ -176,15 +215,18 @@ class CleanImages:
         rows = self.whitening(features)
         return max(self.distance(rows) - 1 / self.independent(rows) - 1 / self.images, 0.0)
 
-    def entropy_test(self, rise: float, rate: float, images: float, content: float) -> tuple[float, float, float]:
-        """P-value, distance and threshold of a mean entropy that rose by ``rise`` clean standard deviations."""
+    def entropy_test(self, rise: float, rate: float, images: float, content: float) -> Finding:
+        """Test a mean entropy that rose by ``rise`` clean standard deviations."""
         assert self.entropy is not None
-        (mean, std), allowed = self.entropy, math.sqrt(content)
+        mean, std = self.entropy
+        allowed = math.sqrt(content)
         variance = std**2 * (1 / images + 1 / self.images)
-        shape, scale = mean**2 / variance, variance / mean  # of the gamma distribution with this mean and variance
+        # Shape and scale of the gamma distribution with this mean and variance.
+        shape = mean**2 / variance
+        scale = variance / mean
         p_value = float(gammaincc(shape, max(mean + std * (rise - allowed), 0.0) / scale))
         threshold = allowed + (scale * float(gammainccinv(shape, rate)) - mean) / std
-        return p_value, max(rise, 0.0) ** 2, threshold**2
+        return Finding(p_value, max(rise, 0.0) ** 2, threshold**2)
 
     def independent(self, rows: Array) -> float:
         """How many independent images ``rows`` count as: fewer where they are nearly the same picture."""
@@ -193,6 +235,42 @@ class CleanImages:
             return 1.0
         variance = float(np.square(rows - rows.mean(axis=0)).sum()) / (count - 1) / self.length
         return 1 / min(1 / count + max(0.0, 1 - 2 * variance), 1.0)
+
+
+@dataclass(frozen=True)
+class DriftState(State):
+    """The most recent images, and what they were found to be."""
+
+    features: Array = ragged("window")
+    """Whitened features."""
+    rises: Array = ragged("window")
+    """Rises of the entropies, in clean standard deviations."""
+    times: Array = ragged("window")
+    """When the images were seen; -1 where that is unknown."""
+    seen: int = 0
+    drift: Drift = NO_DRIFT
+
+    def __post_init__(self) -> None:
+        numbers = [number for number in (self.drift.since, self.drift.changed) if number is not None]
+        if self.seen < len(self.features) or not all(1 <= number <= self.seen for number in numbers):
+            raise ValueError("it has seen fewer images than it remembers")
+        if self.drift.drift_detected != (self.drift.since is not None):
+            raise ValueError("it has a drift without a date, or a date without a drift")
+
+    def latest(self, count: int) -> DriftState:
+        """Keep only the latest images."""
+        keep = slice(max(0, len(self.features) - count), None)
+        return replace(self, features=self.features[keep], rises=self.rises[keep], times=self.times[keep])
+
+    @property
+    def drifted(self) -> DriftState:
+        """Keep only the images of the present drift."""
+        return self.latest(self.seen - (self.drift.first or 1) + 1)
+
+    @property
+    def joined(self) -> Array:
+        """Features and rises side by side: the mean of a drift is a mean of both."""
+        return np.column_stack([self.features, self.rises])
 
 
 class DriftDetector:
@@ -210,111 +288,131 @@ class DriftDetector:
             raise FozoError(f"the rate of false alarms is {rate}; give one above 0 and below 0.5, such as 1e-4")
         if not content >= 0:
             raise FozoError(f"content is {content}; give a squared shift from 0 up")
-        self.clean, self.rate, self.content = clean, rate, content
-        self.rows: Array = np.zeros((0, clean.width + 1))  # whitened features, and standardised entropies
-        self.times: Array = np.zeros(0)
-        self.seen = 0
-        self.drift = Drift()
+        self.clean = clean
+        self.rate = rate
+        self.content = content
 
-    def state(self) -> State:
-        drift = self.drift
-        since = [] if drift.since is None else [drift.since, drift.since_time]
-        since += [] if drift.changed is None else [drift.changed, drift.changed_time]
-        values = float(drift.warning_detected), drift.distance, drift.threshold, drift.p_value
-        return {
-            "seen": np.array(self.seen), "rows": self.rows, "times": self.times, "drift": np.array(values),
-            "since": np.array(since, dtype=np.float64),
-        }  # fmt: skip
+    def init(self) -> DriftState:
+        return DriftState(np.zeros((0, self.clean.width)), np.zeros(0), np.zeros(0))
 
-    def load_state(self, state: State) -> None:
-        self.seen = int(state["seen"])
-        self.rows, self.times = (state[name].astype(np.float64) for name in ("rows", "times"))
-        warning, distance, threshold, p_value = state["drift"].tolist()
-        dates = state["since"].tolist()
-        dates[::2] = map(int, dates[::2])
-        if len(dates) not in (0, 2, 4):
-            raise ValueError(f"it has {len(dates)} numbers and times")
-        if self.seen < len(self.rows) or not all(1 <= number <= self.seen for number in dates[::2]):
-            raise ValueError("it has seen fewer images than it remembers")
-        self.drift = Drift(bool(dates), warning > 0, distance, threshold, p_value, *dates)
-
-    def update(self, features: Array, time: float | Array = math.nan, entropies: Array | None = None) -> Drift:
+    def update(
+        self, state: DriftState, features: Array, time: float | Array = UNKNOWN_TIME, entropies: Array | None = None
+    ) -> tuple[DriftState, Drift]:
         """Test a batch ``[n, features]``, seen at a ``time`` (or one each), whose predictions have ``entropies``."""
         if not len(features):
-            return self.drift
-        rises = np.zeros(len(features))
-        if entropies is not None and self.clean.entropy is not None:
-            mean, std = self.clean.entropy
-            rises = np.clip((entropies - mean) / std, -MAX_DEVIATION, MAX_DEVIATION)
-        batch = np.column_stack([self.clean.whitening(features), rises])
-        self.seen += len(batch)
-        keep = WINDOWS[-1] + len(batch)  # so that a change is seen at the edge of a batch too
-        self.rows = np.concatenate([self.rows, batch])[-keep:]
-        self.times = np.concatenate([self.times, np.broadcast_to(time, len(batch))])[-keep:]
-        sizes = [len(batch), *(size for size in WINDOWS if len(batch) < size)]
-        tests = [self._test(self.rows[-size:], len(sizes)) for size in sizes if size <= len(self.rows)]
-        p_value, distance, threshold = min(tests)
-        before, detected = self.drift, p_value < self.rate
-        dates = before.since, before.since_time, before.changed, before.changed_time
-        if before.first is not None:
-            detected = not (over := self._over(self._drifted))
-            if over:  # forget the drift's images
-                self.rows, self.times = self.rows[-over:], self.times[-over:]
-        elif detected:
-            dates = (*self._date(1 + int(_gains(self.rows).argmax())), None, None)
-        warning = detected or p_value < math.sqrt(self.rate)
-        self.drift = Drift(detected, warning, distance, threshold, p_value, *(dates if detected else ()))
-        return self.change(self.rate, self.content) if before.drift_detected else self.drift
+            return state, state.drift
+        before = state.drift
+        state = self._with_batch(state, features, time, entropies)
+        finding = self._worst_window(state, len(features))
+        drift = Drift(warning_detected=finding.p_value < math.sqrt(self.rate), **finding._asdict())
+        lasting = replace(before, drift_detected=True, warning_detected=True, **finding._asdict())
+        if before.drift_detected:
+            clean_again = self._clean_again(state.drifted)
+            if clean_again:  # forget the drift's images
+                return replace(state.latest(clean_again), drift=drift), drift
+            state = self.change(replace(state, drift=lasting), self.rate, self.content)
+            return state, state.drift
+        if finding.p_value < self.rate:
+            number, when = _date(state, likeliest_beginning(state.joined))
+            drift = replace(lasting, since=number, since_time=when)
+        return replace(state, drift=drift), drift
 
-    def change(self, rate: float, content: float = 0.0) -> Drift:
-        """Date a change from one drift to another, where the latest images are drift too and their mean differs.
+    def _with_batch(
+        self, state: DriftState, features: Array, time: float | Array, entropies: Array | None
+    ) -> DriftState:
+        count = len(features)
+        rises = np.zeros(count)
+        if entropies is not None:
+            rises = np.clip(self.clean.entropy_rises(entropies), -MAX_CLEAN_DEVIATION, MAX_CLEAN_DEVIATION)
+        joined = replace(
+            state,
+            features=np.concatenate([state.features, self.clean.whitening(features)]),
+            rises=np.concatenate([state.rises, rises]),
+            times=np.concatenate([state.times, np.broadcast_to(time, count)]),
+            seen=state.seen + count,
+        )
+        return joined.latest(WINDOWS[-1] + count)  # so that a change is seen at the edge of a batch too
 
-        The split is that of the largest likelihood of two means; the rate is shared by all possible ones.
-        """
-        rows = self._drifted
-        count, after = len(rows), np.arange(1, len(rows))  # images in all, and after each split
-        length = 1 + int((_gains(rows - rows.mean(axis=0))[:-1] * count / (count - after)).argmax()) if count > 1 else 0
-        if self.drift.drift_detected and PART <= length <= count - PART:
-            old, new = rows[:-length], rows[-length:]
-            distance = self.clean.distance((new.mean(axis=0) - old.mean(axis=0))[None, :-1])
-            independent = self.clean.independent(new[:, :-1]), content, self.clean.independent(old[:, :-1])
-            if count * self.clean.p_value(distance, *independent) < rate and self._test(new, 1)[0] < self.rate:
-                number, time = self._date(length)
-                self.drift = replace(self.drift, changed=number, changed_time=time)
-        return self.drift
+    def _worst_window(self, state: DriftState, batch: int) -> Finding:
+        """Test the batch alone and the last 4, 16 and 64 images; the lowest p-value counts."""
+        sizes = [batch, *(size for size in WINDOWS if size > batch)]
+        return min(self._test(state.latest(size), len(sizes)) for size in sizes if size <= len(state.features))
 
-    @property
-    def _drifted(self) -> Array:
-        return self.rows[-(self.seen - (self.drift.first or 1) + 1) :]
+    def change(self, state: DriftState, rate: float, content: float = 0.0) -> DriftState:
+        """Date a change from one drift to another, where the latest images are drift too and their mean differs."""
+        drifted = state.drifted
+        count = len(drifted.features)
+        length = likeliest_change(drifted.joined)
+        if not (state.drift.drift_detected and MIN_SIDE <= length <= count - MIN_SIDE):
+            return state
+        clean = self.clean
+        old = drifted.features[:-length]
+        latest = drifted.latest(length)
+        new = latest.features
+        distance = clean.distance((new.mean(axis=0) - old.mean(axis=0))[None])
+        p_value = clean.p_value(distance, clean.independent(new), content, clean.independent(old))
+        differs = count * p_value < rate  # all possible splits share the rate
+        if not differs or self._test(latest, 1).p_value >= self.rate:
+            return state
+        number, when = _date(state, length)
+        return replace(state, drift=replace(state.drift, changed=number, changed_time=when))
 
-    def _over(self, rows: Array) -> int:
-        """How many images look clean again after those of a drift ``rows``; 0 if it is not over.
+    def _clean_again(self, drifted: DriftState) -> int:
+        """How many of the images of a drift look clean again; 0 if it is not over.
 
         By the likelihood of a return to the clean mean (0) with one of the latest images, over staying at the drift's.
         """
-        drifted = rows[: max(RECENT, len(rows) - RECENT)].mean(axis=0)
-        length = 1 + int(np.cumsum((drifted @ drifted - 2 * rows @ drifted)[::-1]).argmax())
-        ended = length >= RECENT and self._test(rows[-length:], 1)[0] >= math.sqrt(self.rate)
-        return length if ended else 0
+        rows = drifted.joined
+        mean = rows[: max(RECENT, len(rows) - RECENT)].mean(axis=0)
+        likelihood_ratios = mean @ mean - 2 * rows @ mean
+        length = 1 + int(np.cumsum(likelihood_ratios[::-1]).argmax())
+        is_over = length >= RECENT and self._test(drifted.latest(length), 1).p_value >= math.sqrt(self.rate)
+        return length if is_over else 0
 
-    def _test(self, rows: Array, shares: int) -> tuple[float, float, float]:
-        """P-value, distance and threshold of some images, by one of ``shares`` tests that share the rate."""
-        features, rise, clean, content = rows[:, :-1], float(rows[:, -1].mean()), self.clean, self.content
-        distance, images = clean.distance(features), clean.independent(features)
-        shares *= 1 if clean.entropy is None else 2
-        rate, tests = self.rate / shares, list[tuple[float, float, float]]()
-        tests.append((clean.p_value(distance, images, content), distance, clean.threshold(rate, images, content)))
+    def _test(self, state: DriftState, tests: int) -> Finding:
+        """Test images by their features and by their entropies; ``tests`` tests like this one share the rate."""
+        clean = self.clean
+        images = clean.independent(state.features)
+        distance = clean.distance(state.features)
+        shares = tests if clean.entropy is None else 2 * tests
+        rate = self.rate / shares
+        threshold = clean.threshold(rate, images, self.content)
+        finding = Finding(clean.p_value(distance, images, self.content), distance, threshold)
         if clean.entropy is not None:
-            tests.append(clean.entropy_test(rise, rate, images, content))
-        p_value, distance, threshold = min(tests)
-        return min(1.0, shares * p_value), distance, threshold
-
-    def _date(self, length: int) -> tuple[int, float | None]:
-        time = float(self.times[-length])
-        return self.seen - length + 1, None if math.isnan(time) else time
+            finding = min(finding, clean.entropy_test(float(state.rises.mean()), rate, images, self.content))
+        return finding._replace(p_value=min(1.0, shares * finding.p_value))
 
 
-def _gains(rows: Array) -> Array:
-    """How much the mean of the latest 1, 2, ... images explains: the log-likelihood of a change before them."""
+def _date(state: DriftState, length: int) -> tuple[int, float | None]:
+    """Number and time of the first of the latest ``length`` images."""
+    time = float(state.times[-length])
+    return state.seen - length + 1, None if time < 0 else time
+
+
+def likeliest_beginning(rows: Array) -> int:
+    """How many of the latest images ``[N, f]`` have a mean of their own, if those before them have the mean 0.
+
+    It is the n of the largest likelihood (Page, 1954), n |mean|^2, with the mean of the latest n.
+    """
+    return 1 + int(_explained(rows).argmax())
+
+
+def likeliest_change(rows: Array) -> int:
+    """How many of the latest of N images have another mean than the m = N - n before them; 0 of a single image.
+
+    It is the n of the largest likelihood of two means (Page, 1954; Hinkley, 1970):
+
+        n m / (n + m) |mean_latest - mean_before|^2  =  |sum of the latest centred rows|^2 / n  *  N / m
+    """
+    count = len(rows)
+    if count < 2:
+        return 0
+    before = count - np.arange(1, count)
+    gains = _explained(rows - rows.mean(axis=0))[:-1] * count / before
+    return 1 + int(gains.argmax())
+
+
+def _explained(rows: Array) -> Array:
+    """|sum|^2 / n of the latest n = 1, 2, ... rows."""
     sums = np.cumsum(rows[::-1], axis=0)
     return np.asarray(np.square(sums).sum(axis=1) / np.arange(1, len(sums) + 1))

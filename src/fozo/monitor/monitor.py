@@ -1,101 +1,170 @@
 """The monitor: watches a method, and reports drift, its diagnosis and the expected accuracy.
 
-It observes every batch after its prediction, inside the adapter's lock. Its report is one frozen :class:`Status`, which
+It is shown every batch after its prediction, inside the adapter's lock. What it remembers of the stream is a value,
+:class:`MonitorState`, which the adapter keeps beside its own state; what it reports is a frozen :class:`Status`, which
 may be read from any thread. If the monitor fails, the predictions stand.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
-import os
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
-from fozo.methods.base import Method, Observation
-from fozo.methods.common.stateful import AnyArray, check_arrays, check_finite, load_state, save_state
-from fozo.monitor.drift import RECENT, Drift, DriftDetector
-from fozo.monitor.quality import MIN_DEVIATIONS, QualityStatistics, advice, changes, direction
+from fozo.methods.method import Method
+from fozo.methods.observer import Observation, Observer, Reading
+from fozo.monitor.drift import NO_DRIFT, RECENT, UNKNOWN_TIME, Drift, DriftDetector, DriftState
+from fozo.monitor.events import Event, thumbnail
+from fozo.monitor.faults import SENTENCES, FaultDetector, FaultState
+from fozo.monitor.quality import MIN_DEVIATIONS, Change, QualityStatistics, advice, changes
 from fozo.monitor.reference import Guess, MonitorReference
 from fozo.monitor.regression import MIN_PAIRS, PAIRS, Comparison, Estimate, paired, prediction_features
-from fozo.monitor.state import SENTENCES, Event, FaultDetector, StreamState, thumbnail
-from fozo.types import Array, Floats, State, Tap
+from fozo.state import State, ragged
+from fozo.types import Array, Floats, Tap
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+Indices = npt.NDArray[np.integer]
+
 LOG = logging.getLogger("fozo.monitor")
 WINDOW = 64  # most recent images that quality statistics, diagnosis and expected accuracy refer to
 SUPPORT = 0.5  # p-value of a change below which features support that the drift resembles another corruption
+EVENTS = 200  # most recent events that are remembered
+FIRST_DATE = 1e8  # seconds since 1970: an earlier time is one of a video, which begins at 0
+
+
+@dataclass(frozen=True)
+class MonitorState(State):
+    """What a monitor remembers of a stream.
+
+    It holds the last frame in gray, by which a frozen picture is noticed: keep it as you would keep images.
+    """
+
+    drift: DriftState
+    faults: FaultState
+    features: Array = ragged("recent")
+    """Features of the most recent images."""
+    predictions: Array = ragged("recent")
+    """Features of their predictions."""
+    pairs: Array = ragged("pairs")
+    """Predictions of the plain model beside the adapted ones."""
+    due: float = 0.0
+    """Fraction of the next image that the plain model is due to predict too."""
+    images: int = 0
+    guarding: bool = False
+    reported_kinds: tuple[str, ...] = ()
+    """Corruptions that the present drift was reported as."""
+    reported_changes: tuple[Change, ...] = ()
+    """Changes that were reported of the present drift."""
+    events: tuple[Event, ...] = ()
+    """The most recent events, oldest first."""
+
+    def __post_init__(self) -> None:
+        if self.images < self.drift.seen or not 0 <= self.due < 1:
+            raise ValueError("its monitor has seen fewer images than its detector")
 
 
 @dataclass(frozen=True)
 class Status:
-    """All that the monitor reports after a batch."""
+    """All that the monitor reports after a batch; ``str`` of it is its sentence."""
 
-    images: int = 0  # images seen
-    drift: Drift = field(default_factory=Drift)
-    quality: dict[str, float] = field(default_factory=dict)  # change of each image-quality statistic
-    changes: tuple[str, ...] = ()  # the clearest of these changes, in words
+    images: int = 0
+    """Images seen."""
+    drift: Drift = NO_DRIFT
+    quality: Mapping[str, float] = field(default_factory=dict)
+    """Change of each image-quality statistic."""
+    changes: tuple[Change, ...] = ()
+    """The clearest of these changes."""
     guess: Guess | None = None
-    accuracy: Estimate | None = None  # expected of the method's predictions, where labels were known at calibration
-    relative_accuracy: Estimate | None = None  # without labels: as a fraction of the accuracy on clean images
+    accuracy: Estimate | None = None
+    """Expected accuracy of the method's predictions, where labels were known at calibration."""
+    relative_accuracy: Estimate | None = None
+    """Without labels: expected accuracy as a fraction of the accuracy on clean images."""
     faults: tuple[str, ...] = ()
     shadow: Comparison | None = None
-    guarding: bool = False  # whether `Guarded` returns the plain model's predictions for now
-    entropy_rise: float = 0.0  # of the predictions' mean entropy, in standard deviations of a clean prediction's
+    guarding: bool = False
+    """Whether ``Guarded`` returns the plain model's predictions for now."""
+    entropy_rise: float = 0.0
+    """Rise of the predictions' mean entropy, in standard deviations of a clean prediction's."""
+    events: tuple[Event, ...] = field(default=(), repr=False)
+    """The most recent events, oldest first."""
+    raised: tuple[Event, ...] = field(default=(), repr=False, compare=False)
+    """Those of the latest batch."""
+    passes_per_image: float = field(default=0.0, repr=False, compare=False)
+    """Passes of the plain model for the latest batch, beside the adapter's own."""
+    plain: Floats | None = field(default=None, repr=False, compare=False)
+    """The plain model's logits of the latest batch, where it predicted all of its images."""
 
     @property
     def sentence(self) -> str:
         """Faults; what drifted, since when, and which corruption it resembles; the expected accuracy; what to do."""
-        parts, drift, guess = [SENTENCES[name] for name in self.faults], self.drift, self.guess
-        if drift.since is None:
-            parts.append("no drift")
-        else:
-            unnamed = "predictions are less certain" if self.entropy_rise >= MIN_DEVIATIONS else "images changed"
-            words = ", ".join(self.changes) or f"the {unnamed}"
-            date = f"since image {drift.since:,}{_clock(drift.since_time)}"
-            turned = "" if drift.changed is None else f", changed at {drift.changed:,}{_clock(drift.changed_time)}: "
-            kind = "" if guess is None or guess.kind == "clean" else f": {guess}"
-            parts.append(f"drift {date}{turned}{words}{kind}" if turned else f"{words} {date}{kind}")
+        parts = [SENTENCES[name] for name in self.faults]
+        parts.append(self._drift_words if self.drift.drift_detected else "no drift")
         parts += [str(expected) for expected in (self.accuracy, self.relative_accuracy) if expected is not None]
         if self.guarding:
             parts.append("adaptation hurts, so the plain model predicts")
-        if drift.since is not None:
-            parts += advice(self.changes, self.quality)
-        return "; ".join(parts)
+        if self.drift.drift_detected:
+            parts.append(advice(self.changes, self.quality))
+        return "; ".join(filter(None, parts))
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    @property
+    def _drift_words(self) -> str:
+        drift = self.drift
+        words = ", ".join(map(str, self.changes)) or "the images changed"
+        if not self.changes and self.entropy_rise >= MIN_DEVIATIONS:
+            words = "the predictions are less certain"
+        kind = "" if self.guess is None or self.guess.kind == "clean" else f": {self.guess}"
+        since = f"since image {drift.since:,}{_clock(drift.since_time)}"
+        if drift.changed is None:
+            return f"{words} {since}{kind}"
+        return f"drift {since}, changed at {drift.changed:,}{_clock(drift.changed_time)}: {words}{kind}"
 
     def metrics(self) -> dict[str, float]:
         drift = self.drift
         numbers = {
-            "drift": float(drift.drift_detected), "drift_warning": float(drift.warning_detected),
-            "drift_ratio": drift.ratio, "drift_distance": drift.distance, "drift_threshold": drift.threshold,
-            "drift_p_value": drift.p_value, "camera_faults": float(len(self.faults)),
+            "drift": float(drift.drift_detected),
+            "drift_warning": float(drift.warning_detected),
+            "drift_ratio": drift.ratio,
+            "drift_distance": drift.distance,
+            "drift_threshold": drift.threshold,
+            "drift_p_value": drift.p_value,
+            "camera_faults": float(len(self.faults)),
             "entropy_rise": self.entropy_rise,
-        }  # fmt: skip
+        }
         for name, expected in (("expected_accuracy", self.accuracy), ("relative_accuracy", self.relative_accuracy)):
             if expected is not None:
-                numbers |= {name: expected.value, f"{name}_low": expected.low, f"{name}_high": expected.high}
-                numbers |= {"outside_calibration": float(expected.outside)}
+                numbers[name] = expected.value
+                numbers[f"{name}_low"] = expected.low
+                numbers[f"{name}_high"] = expected.high
+                numbers["outside_calibration"] = float(expected.outside)
         if self.shadow is not None:
-            numbers |= {"shadow_pairs": float(self.shadow.pairs), "shadow_agreement": self.shadow.agreement}
+            numbers["shadow_pairs"] = float(self.shadow.pairs)
+            numbers["shadow_agreement"] = self.shadow.agreement
             if self.shadow.gain is not None and math.isfinite(self.shadow.gain):
-                numbers |= {"shadow_gain": self.shadow.gain, "guarding": float(self.guarding)}
+                numbers["shadow_gain"] = self.shadow.gain
+                numbers["guarding"] = float(self.guarding)
         return numbers
 
 
-class Monitor:
+class Monitor(Observer[MonitorState]):
     """Watches one adapter at a time, from :meth:`watch` to :meth:`unwatch` or to the end of a ``with`` block.
+
+    The adapter keeps what the monitor remembers: ``adapter.save`` writes it, ``adapter.restore`` reads it, and a batch
+    that raises leaves it as it was.
 
     Examples:
         >>> adapter = fozo.adapter(model, source)
@@ -116,10 +185,6 @@ class Monitor:
         clock: returns the time of a batch, or of each of its images, in seconds since 1970.
     """
 
-    passes_per_image: float = 0.0  # of the plain model for the latest batch, beside the adapter's own
-    plain: Floats | None = None  # the plain model's logits of the latest batch, where it predicted all of its images
-    guarded: bool = False  # whether it watches for `Guarded`: then all images are compared while adaptation hurts
-
     def __init__(
         self,
         reference: MonitorReference,
@@ -133,44 +198,61 @@ class Monitor:
     ) -> None:
         if not 0 <= shadow <= 1:
             raise FozoError(f"shadow is {shadow}; give a fraction of the images from 0 to 1")
-        self.reference, self.shadow, self.clock, self.on_event = reference, shadow, clock, on_event
-        self.false_alarms, self.content, self.thumbnails = false_alarms, content, thumbnails
-        self._adapter: Method[Any] | None = None
-        self._lock = threading.RLock()
-        self.reset()
+        self.reference = reference
+        self.shadow = shadow
+        self.thumbnails = thumbnails
+        self.on_event = on_event
+        self.clock = clock
+        self._drift = DriftDetector(reference.clean, false_alarms, content)
+        self._leave(Status())
+
+    def _leave(self, last: Status) -> None:
+        """Watch nothing, and go on reporting ``last``."""
+        self._adapter: Method[Any, Any] | None = None
+        self._last = last
+        self.guards = False
 
     def __repr__(self) -> str:
         return f"<Monitor of {self._adapter or 'no adapter'}, {self.status.images:,} images: {self.sentence}>"
 
     def clone(self) -> Self:
         """Make a monitor with the same reference and options, which watches nothing yet."""
-        return type(self)(
-            self.reference, false_alarms=self.false_alarms, content=self.content, shadow=self.shadow,
-            thumbnails=self.thumbnails, on_event=self.on_event, clock=self.clock,
-        )  # fmt: skip
+        twin = copy.copy(self)
+        twin._leave(Status())
+        return twin
 
-    def watch(self, adapter: Method[Any], *, guard: bool = False) -> Self:
-        """Observe an adapter's batches from now on. An adapter has one monitor, and a monitor one adapter.
+    # What it watches.
 
-        With ``guard``, ``status.guarding`` says whether adaptation hurts, as :class:`fozo.Guarded` needs it.
-        """
-        self.reference.check(adapter)
-        with self._lock:
-            if self._adapter not in (None, adapter):
-                raise FozoError("this monitor watches another adapter already; call unwatch() first, or make another")
-            if self._adapter is None:
-                adapter.attach(self)
-                self._adapter, self.quality = adapter, QualityStatistics(adapter.engine.spec)
-                self.reset()
-            self.guarded |= guard
+    def watch(self, adapter: Method[Any, Any]) -> Self:
+        """Observe an adapter's batches from now on. An adapter has one monitor, and a monitor one adapter."""
+        if adapter is not self._adapter:
+            self._prepare(adapter)
+            adapter.attach(self)
+            self._adapter = adapter
         return self
+
+    def guard(self, guarded: Method[Any, Any], inner: Method[Any, Any]) -> Self:
+        """Serve a :class:`fozo.Guarded`, which shows it the batches of its inner method and keeps its memory."""
+        self._prepare(inner)
+        self._adapter = guarded
+        self.guards = True
+        return self
+
+    def _prepare(self, adapter: Method[Any, Any]) -> None:
+        """Derive what updates need from an adapter; refuse one of another model or method, and a second one."""
+        self.reference.check(adapter)
+        if self._adapter is not None:
+            raise FozoError("this monitor watches another adapter already; call unwatch() first, or make another")
+        self.engine = adapter.engine
+        self.quality = QualityStatistics(adapter.engine.spec)
+        self._faults = FaultDetector(adapter.engine.spec.image_size)
 
     def unwatch(self) -> None:
         """Stop observing; what was reported stays readable."""
-        with self._lock:
-            if self._adapter is not None:
-                self._adapter.detach(self)
-            self._adapter, self.guarded = None, False
+        last = self.status
+        if self._adapter is not None:
+            self._adapter.detach(self)
+        self._leave(last)
 
     def __enter__(self) -> Self:
         return self
@@ -179,64 +261,27 @@ class Monitor:
         self.unwatch()
 
     @property
-    def adapter(self) -> Method[Any]:
+    def adapter(self) -> Method[Any, Any]:
         if self._adapter is None:
             raise FozoError("this monitor watches no adapter; call monitor.watch(adapter) first")
         return self._adapter
 
     def reset(self) -> None:
         """Forget the stream: the next image is the first. ``adapter.reset()`` does it too."""
-        with self._lock:
-            self._stream = self._new_stream()
-            self.status = Status()
-            self.plain, self.passes_per_image = None, 0.0
+        adapter = self.adapter
+        if self.guards:
+            adapter.load_state(replace(adapter.state(), monitor=self.init()))
+        else:
+            adapter.detach(self)
+            adapter.attach(self)
 
-    def _new_stream(self) -> StreamState:
-        image_size = (0, 0) if self._adapter is None else self._adapter.engine.spec.image_size
-        detector = DriftDetector(self.reference.clean, self.false_alarms, self.content)
-        return StreamState(detector, FaultDetector(image_size))
+    # What it reports.
 
-    def state(self) -> State:
-        """Return a copy of what is remembered of the stream.
-
-        It holds the last frame in gray, by which a frozen picture is noticed: keep it as you would keep images.
-        """
-        with self._lock:
-            return {name: np.array(array) for name, array in self._stream.state().items()}
-
-    def load_state(self, state: State) -> None:
-        """Continue from what :meth:`state` returned, as if never interrupted, under this monitor's own options.
-
-        A state that does not fit is refused, and nothing is changed.
-        """
-        with self._lock:
-            stream = self._new_stream()
-            self._check_arrays(state)
-            check_finite(state)
-            try:
-                stream.load_state(state)
-            except FozoError:
-                raise
-            except (ValueError, OverflowError) as error:
-                raise FozoError(f"the state of the monitor is damaged ({error}); go on without it") from error
-            self._stream = stream
-            self._update_status()
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write :meth:`state` to an ``.npz``, atomically: beside the adapter's own state."""
-        save_state(path, self.reference.model, self._owner(), self.state())
-
-    def restore(self, path: str | os.PathLike[str]) -> None:
-        """Continue from what :meth:`save` wrote with the same model, method and reference; see :meth:`load_state`."""
-        self.load_state(load_state(path, self._owner(), self._check_arrays))
-
-    def _check_arrays(self, arrays: Mapping[str, AnyArray]) -> None:
-        check_arrays("this monitor", self._stream.state(), StreamState.VARIABLE_LENGTH, arrays)
-
-    def _owner(self) -> dict[str, object]:
-        """What has to be the same for a state to be continued."""
-        made, clean = self.reference, [self.reference.clean.images, self.reference.clean.length]
-        return {"method": f"monitor of {made.method}", "fingerprint": made.fingerprint, "reference": clean}
+    @property
+    def status(self) -> Status:
+        """All that is reported after the adapter's latest batch."""
+        reading = self._last if self._adapter is None else self._adapter.reading
+        return reading if isinstance(reading, Status) else Status()
 
     @property
     def drift(self) -> Drift:
@@ -257,123 +302,172 @@ class Monitor:
         return self.status.sentence
 
     @property
-    def events(self) -> deque[Event]:
+    def events(self) -> tuple[Event, ...]:
         """The most recent events, oldest first."""
-        return self._stream.events
+        return self.status.events
 
     def metrics(self) -> dict[str, float]:
         return self.status.metrics()
 
-    def checkpoint(self) -> Callable[[], None]:
-        """Return a function that restores what is remembered and reported now."""
-        names = ("status", "plain", "passes_per_image")
-        return partial(vars(self).update, {name: getattr(self, name) for name in names}, _stream=self._stream.copy())
+    # The rule.
 
-    def observe(self, observation: Observation) -> None:
-        with self._lock:
-            self.plain, self.passes_per_image = None, 0.0
-            stream, before, images = self._stream, self.status, observation.batch.images
-            times = np.broadcast_to(np.asarray(self.clock(), dtype=np.float64), len(images))
-            now = float(times[-1])
-            features = self.quality(images, observation.descriptors)
-            finite = np.isfinite(features).all(axis=1) & np.isfinite(observation.logits).all(axis=1)
-            features, predictions = features[finite], prediction_features(observation.logits[finite])
-            detector, signatures = stream.detector, self.reference.signatures
-            first, drift = detector.drift.first, detector.update(features, times[finite], predictions[:, 2])
-            recent = max(WINDOW, len(features))
-            stream.images += len(images)
-            stream.features = np.concatenate([stream.features, features])[-recent:]
-            stream.predictions = np.concatenate([stream.predictions, predictions])[-recent:]
-            if drift.first == first is not None and signatures is not None and signatures.changed(stream.features):
-                drift = detector.change(SUPPORT)
-            if drift.first != first:  # images from before are of another domain
-                recent = len(detector.rows) if drift.first is None else detector.seen - drift.first + 1
-                stream.features, stream.predictions = stream.features[-recent:], stream.predictions[-recent:]
-                stream.pairs = stream.pairs[:0] if drift.changed is None else stream.pairs
-            self._compare(observation)
-            faults = stream.faults.update(self.quality.pixels(images), now)
-            self._update_status()
-            for event in [*faults, *self._events(before, now)]:
-                self._raise(event, observation)
+    def owner(self) -> dict[str, object]:
+        reference = self.reference
+        clean = [reference.clean.images, reference.clean.length]
+        return {"monitor": reference.method, "fingerprint": reference.fingerprint, "reference": clean}
 
-    def _compare(self, observation: Observation) -> None:
-        """Let the plain model predict some of the images too; all of them while it predicts for a guard anyway."""
-        stream, count = self._stream, len(observation.logits)
-        chosen = np.arange(count)
-        if not stream.guarding:  # evenly spaced: where the sum of the rate passes a whole number
-            rate = 0.0 if self.adapter.info.name == "noadapt" or not observation.logits.size else self.shadow
-            chosen = np.flatnonzero(np.diff(np.floor(stream.due + rate * np.arange(count + 1))) > 0)
-            stream.due = (stream.due + rate * count) % 1.0
-        if not len(chosen):
-            return
-        some = observation.batch.with_images(observation.batch.images[chosen])
-        logits: Floats = self.adapter.engine.run(some)[Tap.LOGITS][0]
-        self.passes_per_image = len(chosen) / count
-        stream.pairs = np.concatenate([stream.pairs, paired(logits, observation.logits[chosen])])[-PAIRS:]
-        if stream.guarding:
-            self.plain = logits
+    def init(self) -> MonitorState:
+        features = np.zeros((0, self.reference.clean.width))
+        return MonitorState(self._drift.init(), self._faults.init(), features, np.zeros((0, 3)), np.zeros((0, 7)))
 
-    def _update_status(self) -> None:
-        stream, reference = self._stream, self.reference
-        drift, white, signatures = stream.detector.drift, reference.clean.whitening, reference.signatures
-        guess, where, expected, comparison = None, None, None, None
-        quality, words, rise = dict[str, float](), tuple[str, ...](), 0.0
-        if len(stream.features):
-            quality, words = changes(stream.features, white.mean, white.std)
-            if reference.clean.entropy is not None:
-                mean, std = reference.clean.entropy
-                rise = (float(stream.predictions[:, 2].mean()) - mean) / std
-            if signatures is not None:
-                where = signatures.coordinates(stream.features)
-                guess = signatures.guess(stream.features) if drift.drift_detected else None
+    def update(self, state: MonitorState, observation: Observation) -> tuple[MonitorState, Status]:
+        images = observation.batch.images
+        clock = np.asarray(self.clock(), dtype=np.float64)
+        times = np.broadcast_to(np.where(np.isfinite(clock), clock, UNKNOWN_TIME), len(images))
+        now = float(times[-1])
+        features = self.quality(images, observation.descriptors)
+        is_finite = np.isfinite(features).all(axis=1) & np.isfinite(observation.logits).all(axis=1)
+        predictions = prediction_features(observation.logits[is_finite])
+        faults, fault_events = self._faults.update(state.faults, self.quality.pixels(images), now)
+        after = replace(state, faults=faults, images=state.images + len(images))
+        after = self._with_images(after, features[is_finite], predictions, times[is_finite])
+        after, chosen = self._chosen(after, observation)
+        plain: Floats | None = None
+        if len(chosen):
+            plain = self.engine.run(observation.batch.with_images(images[chosen]))[Tap.LOGITS][0]
+            pairs = np.concatenate([after.pairs, paired(plain, observation.logits[chosen])])
+            after = replace(after, pairs=pairs[-PAIRS:])
+        status = self.report(after)
+        drift_events = self._drift_events(state, after, status, now)
+        if drift_events:
+            kinds = () if status.guess is None else status.guess.names
+            after = replace(after, reported_kinds=kinds, reported_changes=status.changes)
+        raised = (*fault_events, *drift_events, *_guard_events(state, status, now))
+        if self.thumbnails and raised:
+            pictures = self._thumbnails(observation)
+            raised = tuple(replace(event, thumbnails=pictures) for event in raised)
+        events = (*state.events, *raised)[-EVENTS:]
+        return replace(after, guarding=status.guarding, events=events), replace(
+            status,
+            events=events,
+            raised=raised,
+            passes_per_image=len(chosen) / len(images),
+            plain=plain if state.guarding else None,
+        )
+
+    def report(self, state: MonitorState) -> Status:
+        """Say what a memory says, without what only its latest batch had."""
+        reference = self.reference
+        drift = state.drift.drift
+        status = Status(state.images, drift, faults=state.faults.faults, events=state.events)
+        where = None
+        if len(state.features):
+            white = reference.clean.whitening
+            quality, clearest = changes(state.features, white.mean, white.std)
+            rise = float(reference.clean.entropy_rises(state.predictions[:, 2].mean(keepdims=True))[0])
+            guess = None
+            if reference.signatures is not None:
+                where = reference.signatures.coordinates(state.features)
+                guess = reference.signatures.guess(state.features) if drift.drift_detected else None
             outside = guess is not None and not guess.known
-            expected = reference.expect(stream.predictions, stream.features, outside=outside)
-        if len(stream.pairs) >= MIN_PAIRS:
-            comparison = Comparison.of(stream.pairs, reference.plain, reference.adapted, where)
-        hurts = comparison is not None and (comparison.may_hurt if stream.guarding else comparison.hurts)
-        stream.guarding = self.guarded and hurts
-        accuracy, relative_accuracy = (None, expected) if reference.unlabelled else (expected, None)
-        self.status = Status(
-            stream.images, drift, quality, words, guess, accuracy, relative_accuracy, stream.faults.faults, comparison,
-            stream.guarding, rise,
-        )  # fmt: skip
+            expected = reference.expect(state.predictions, state.features, outside=outside)
+            status = replace(
+                status,
+                quality=quality,
+                changes=clearest,
+                guess=guess,
+                entropy_rise=rise,
+                accuracy=None if reference.unlabelled else expected,
+                relative_accuracy=expected if reference.unlabelled else None,
+            )
+        if len(state.pairs) < MIN_PAIRS:
+            return status
+        comparison = Comparison.of(state.pairs, reference.plain, reference.adapted, where)
+        hurts = comparison.may_hurt if state.guarding else comparison.hurts
+        return replace(status, shadow=comparison, guarding=self.guards and hurts)
 
-    def _events(self, before: Status, now: float) -> list[Event]:
-        status, drift, found = self.status, self.status.drift, list[tuple[str, int, str]]()
-        if drift.since is not None and not before.drift.drift_detected:
-            found.append(("drift", drift.since, status.sentence))
-        elif drift.drift_detected and self._is_other(turned := drift.changed != before.drift.changed):
-            found.append(("drift changed", (turned and drift.changed) or status.images, status.sentence))
-        elif before.drift.drift_detected and not drift.drift_detected:
-            found.append(("drift over", status.images, "the images look like clean ones"))
-        if found:
-            self._stream.reported = (*(status.guess.names if status.guess else ()), *map(direction, status.changes))
-        if status.guarding and not before.guarding:
-            found.append(("guard", status.images, "adaptation hurts: the plain model predicts"))
-        elif before.guarding and not status.guarding:
-            found.append(("guard over", status.images, "adaptation no longer hurts"))
-        return [Event(name, image, now, text, status.metrics()) for name, image, text in found]
+    def notify(self, reading: Reading) -> None:
+        """Log the events of a batch, and pass them on."""
+        assert isinstance(reading, Status)
+        for event in reading.raised:
+            level = logging.INFO if event.name.endswith("over") else logging.WARNING
+            LOG.log(level, "%s at image %s: %s", event.name, f"{event.image:,}", event.text)
+            if self.on_event is not None:
+                self.on_event(event)
 
-    def _is_other(self, turned: bool) -> bool:
+    def _with_images(self, state: MonitorState, features: Array, predictions: Array, times: Array) -> MonitorState:
+        """Test images for drift, and remember the most recent ones of the present domain."""
+        before = state.drift.drift.first
+        drifts, drift = self._drift.update(state.drift, features, times, predictions[:, 2])
+        recent = max(WINDOW, len(features))
+        features = np.concatenate([state.features, features])[-recent:]
+        predictions = np.concatenate([state.predictions, predictions])[-recent:]
+        signatures = self.reference.signatures
+        same_drift = drift.first is not None and drift.first == before
+        if same_drift and signatures is not None and signatures.changed(features):
+            drifts = self._drift.change(drifts, SUPPORT)
+            drift = drifts.drift
+        if drift.first == before:
+            return replace(state, drift=drifts, features=features, predictions=predictions)
+        # The images from before are of another domain. So is evidence on adaptation, but for a drift that has changed:
+        # a guard that has begun in it goes on.
+        recent = len(drifts.features) if drift.first is None else drifts.seen - drift.first + 1
+        pairs = state.pairs if drift.changed is not None else state.pairs[:0]
+        return replace(state, drift=drifts, features=features[-recent:], predictions=predictions[-recent:], pairs=pairs)
+
+    def _chosen(self, state: MonitorState, observation: Observation) -> tuple[MonitorState, Indices]:
+        """Choose the images that the plain model predicts too: all of them while it predicts for a guard anyway."""
+        count = len(observation.logits)
+        if state.guarding:
+            return state, np.arange(count)
+        is_compared = self.reference.method != "noadapt" and observation.logits.size > 0
+        rate = float(self.shadow) if is_compared else 0.0
+        # Evenly spaced: where the sum of the rate passes a whole number.
+        sums = state.due + rate * np.arange(count + 1)
+        return replace(state, due=(state.due + rate * count) % 1.0), np.flatnonzero(np.diff(np.floor(sums)) > 0)
+
+    def _drift_events(self, before: MonitorState, after: MonitorState, status: Status, now: float) -> list[Event]:
+        drift = status.drift
+        had_drift = before.drift.drift.drift_detected
+        has_changed = drift.changed is not None and drift.changed != before.drift.drift.changed
+        if drift.since is not None and not had_drift:
+            return [Event("drift", drift.since, now, status.sentence, status.metrics())]
+        if drift.drift_detected and self._is_renamed(after, status, has_changed):
+            image = drift.changed if has_changed and drift.changed is not None else status.images
+            return [Event("drift changed", image, now, status.sentence, status.metrics())]
+        if had_drift and not drift.drift_detected:
+            return [Event("drift over", status.images, now, "the images look like clean ones", status.metrics())]
+        return []
+
+    def _is_renamed(self, state: MonitorState, status: Status, has_changed: bool) -> bool:
         """Whether the drift is named otherwise than reported; without a change only if the latest images agree."""
-        guess, reported, signatures = self.status.guess, self._stream.reported or (), self.reference.signatures
-        if turned and not {*map(direction, self.status.changes[:1])} <= {*reported}:
+        reported = {change.direction for change in state.reported_changes}
+        if has_changed and any(change.direction not in reported for change in status.changes[:1]):
             return True
-        if guess is None or signatures is None or guess.names[0] in ("clean", *reported):
+        guess = status.guess
+        signatures = self.reference.signatures
+        if guess is None or signatures is None or guess.names[0] in ("clean", *state.reported_kinds):
             return False
-        features = self._stream.features[-RECENT:]
-        return turned or (len(features) == RECENT and guess.names[0] in signatures.guess(features[RECENT // 2 :]).names)
+        latest = state.features[-RECENT:]
+        if has_changed or len(latest) < RECENT:
+            return has_changed
+        return guess.names[0] in signatures.guess(latest[RECENT // 2 :]).names
 
-    def _raise(self, event: Event, observation: Observation) -> None:
-        if self.thumbnails:
-            seen = {"camera": observation.batch.images[-1], "equalised": observation.last_input}
-            pixels = {name: self.quality.pixels(image[None])[0] for name, image in seen.items() if image is not None}
-            event = replace(event, thumbnails={name: thumbnail(picture) for name, picture in pixels.items()})
-        self.events.append(event)
-        level = logging.INFO if event.name.endswith("over") else logging.WARNING
-        LOG.log(level, "%s at image %s: %s", event.name, f"{event.image:,}", event.text)
-        if self.on_event is not None:
-            self.on_event(event)
+    def _thumbnails(self, observation: Observation) -> dict[str, str]:
+        """Draw the last image as the camera saw it, and as the model read it where that is another."""
+        images = {"camera": observation.batch.images[-1], "equalised": observation.last_input}
+        return {
+            name: thumbnail(self.quality.pixels(image[None])[0]) for name, image in images.items() if image is not None
+        }
+
+
+def _guard_events(before: MonitorState, status: Status, now: float) -> list[Event]:
+    if status.guarding == before.guarding:
+        return []
+    name, text = "guard over", "adaptation no longer hurts"
+    if status.guarding:
+        name, text = "guard", "adaptation hurts: the plain model predicts"
+    return [Event(name, status.images, now, text, status.metrics())]
 
 
 def _clock(time: float | None) -> str:
@@ -381,8 +475,8 @@ def _clock(time: float | None) -> str:
 
 
 def clock(time: float) -> str:
-    """A date and time of day, UTC; of a video, whose time begins at 0, how far into it."""
-    if 0 <= time < 1e8:  # until 1973
+    """Write a date and time of day, UTC; of a video, whose time begins at 0, how far into it."""
+    if 0 <= time < FIRST_DATE:
         minutes, seconds = divmod(int(time), 60)
         return f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"
     return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -5,6 +5,8 @@ clean images is what users read, in the unit that :data:`STATISTICS` gives it. T
 model's mean and std have to be known.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,12 +15,16 @@ import numpy as np
 from fozo.core.descriptor import Spectra, spectra
 from fozo.data.inputs import batches
 from fozo.errors import FozoError
+from fozo.state import State
 from fozo.types import Array, Floats, Spec
 
 LUMA = np.array([0.2126, 0.7152, 0.0722])  # Rec. 709: how bright red, green and blue are to the eye
 GAMMA = 2.2
 BLOCK = 8  # pixels of a JPEG block
 LEVEL = 1 / 255  # what 8 bits resolve; added where a logarithm needs a floor
+BURNT_LEVEL = 0.98  # of full scale
+BLOCKED_LEVEL = 0.02  # of full scale
+MEDIAN_TO_SIGMA = 0.6745  # median of |x| of a standard normal x
 OCTAVES = ("finest detail", "fine detail", "medium detail")  # the three finest octaves
 MIN_DEVIATIONS = 0.5  # of clean images: smaller changes of a mean are not named, as narrow content may cause them
 MAX_NAMED = 3
@@ -32,8 +38,10 @@ class Statistic:
     """One image-quality statistic."""
 
     name: str
-    unit: str  # in which `changes` writes a change
-    min_change: float  # smaller changes are not reported, however significant they are
+    unit: str
+    """Unit in which a :class:`Change` is written."""
+    min_change: float
+    """Smaller changes are not reported, however significant they are."""
     meaning: str
 
 
@@ -56,17 +64,48 @@ STATISTICS = tuple(  # in the order of the columns of `QualityStatistics`
         ("blocked shadows", "points", 0.02, "pixels at 2 % of full scale or less"),
     )
 )
-NAMES = tuple(each.name for each in STATISTICS)
+NAMES = tuple(statistic.name for statistic in STATISTICS)
+UNITS = {statistic.name: statistic.unit for statistic in STATISTICS}
 EXPLAINED = 0.7  # of a loss of detail, in logarithms: from here on haze explains it, not a blur
-ADVICE = {  # what a person can do, by the statistic and the direction in which it changed
-    **dict.fromkeys(("brightness -", "blocked shadows +"), "raise the exposure"),
-    **dict.fromkeys(("brightness +", "burnt highlights +"), "lower the exposure"),
-    **dict.fromkeys(("contrast -", "saturation -"), "clean the lens, or wait for haze to clear"),
-    **dict.fromkeys((f"{name} -" for name in OCTAVES), "check the focus"),
-    **dict.fromkeys(("sideways detail -", "sideways detail +"), "keep the camera still"),
-    **dict.fromkeys(("warmth -", "warmth +", "green -", "green +"), "set the white balance"),
-    **{"noise x": "add light, or lower the gain", "blockiness +": "compress less"},
+CONTRAST_FELL = ("contrast", False)
+DARKENED = ("brightness", False)
+ADVICE = {  # what a person can do, by the statistic and whether it grew
+    **dict.fromkeys((DARKENED, ("blocked shadows", True)), "raise the exposure"),
+    **dict.fromkeys((("brightness", True), ("burnt highlights", True)), "lower the exposure"),
+    **dict.fromkeys((CONTRAST_FELL, ("saturation", False)), "clean the lens, or wait for haze to clear"),
+    **dict.fromkeys(((name, False) for name in OCTAVES), "check the focus"),
+    **dict.fromkeys((("sideways detail", grew) for grew in (False, True)), "keep the camera still"),
+    **dict.fromkeys(((name, grew) for name in ("warmth", "green") for grew in (False, True)), "set the white balance"),
+    ("noise", True): "add light, or lower the gain",
+    ("blockiness", True): "compress less",
 }
+
+
+@dataclass(frozen=True)
+class Change(State):
+    """A clear change of a statistic against clean images; as a text ``contrast -41 %``."""
+
+    statistic: str
+    amount: float
+    """How much it changed, on the scale of :class:`QualityStatistics`."""
+
+    @property
+    def direction(self) -> tuple[str, bool]:
+        """The statistic, and whether it grew."""
+        return self.statistic, self.amount > 0
+
+    def __str__(self) -> str:
+        amount = self.amount
+        unit = UNITS[self.statistic]
+        if unit == "%":
+            text = f"{100 * np.expm1(amount):+.0f} %"
+        elif unit == "stops":
+            text = f"{amount:+.1f} stops"
+        elif unit == "times":
+            text = f"{'x' if amount > 0 else '/'}{np.exp(abs(amount)):.1f}"
+        else:
+            text = f"{100 * amount:+.0f} points"
+        return f"{self.statistic} {text}"
 
 
 class QualityStatistics:
@@ -79,7 +118,8 @@ class QualityStatistics:
                 f"and std= to load_engine"
             )
         shape = (1, spec.channels, 1, 1)
-        self.mean, self.std = (np.asarray(v, dtype=np.float32).reshape(shape) for v in (spec.mean, spec.std))
+        self.mean = np.asarray(spec.mean, dtype=np.float32).reshape(shape)
+        self.std = np.asarray(spec.std, dtype=np.float32).reshape(shape)
         self.spectra: Spectra = spectra(*spec.image_shape)
         self.width = len(STATISTICS) + spec.channels * (1 + self.spectra.bands)
 
@@ -92,9 +132,9 @@ class QualityStatistics:
             descriptors = self.spectra.transform(images)[1]
         rows = np.array([_measure(image) for image in self.pixels(images)]).reshape(len(images), -1)
         # Log amplitude of the finest three octaves of brightness: each is two half octaves of energy.
-        bright = self.spectra.log_energies(descriptors)[:, self.spectra.brightness].mean(axis=1)
-        halves = np.minimum(np.arange(2 * len(OCTAVES)), self.spectra.bands - 1)
-        detail = bright[:, halves].reshape(len(images), len(OCTAVES), 2).mean(axis=2) / 2
+        energies = self.spectra.log_energies(descriptors)[:, self.spectra.brightness].mean(axis=1)
+        half_octaves = np.minimum(np.arange(2 * len(OCTAVES)), self.spectra.bands - 1)
+        detail = energies[:, half_octaves].reshape(len(images), len(OCTAVES), 2).mean(axis=2) / 2
         first = NAMES.index(OCTAVES[0])
         return np.concatenate([rows[:, :first], detail, rows[:, first:], descriptors], axis=1)
 
@@ -105,21 +145,24 @@ class QualityStatistics:
 
 def _measure(image: Floats) -> list[float]:
     """Measure one image of pixels in [0, 1], ``[channels, height, width]``; all but its detail."""
-    colour = len(image) == 3
-    luma = np.tensordot(LUMA.astype(np.float32), image, axes=1) if colour else image.mean(axis=0)
+    is_colour = len(image) == 3
+    luma = np.tensordot(LUMA.astype(np.float32), image, axes=1) if is_colour else image.mean(axis=0)
     linear = float(np.mean(np.clip(luma, 0, 1) ** np.float32(GAMMA)))
     means = image.mean(axis=(1, 2))
-    red, green, blue = (means if colour else means.mean().repeat(3)).tolist()
-    chroma = float((image.max(axis=0) - image.min(axis=0)).mean()) if colour else 0.0
-    across, down = np.abs(np.diff(luma, axis=1)), np.abs(np.diff(luma, axis=0))
-    columns, rows = across.mean(axis=0), down.mean(axis=1)
-    at_border = columns[BLOCK - 1 :: BLOCK].sum() + rows[BLOCK - 1 :: BLOCK].sum()
-    borders = len(columns[BLOCK - 1 :: BLOCK]) + len(rows[BLOCK - 1 :: BLOCK])
-    elsewhere = (columns.sum() + rows.sum() - at_border) / max(columns.size + rows.size - borders, 1)
+    red, green, blue = (means if is_colour else means.mean().repeat(3)).tolist()
+    chroma = float((image.max(axis=0) - image.min(axis=0)).mean()) if is_colour else 0.0
+    columns = np.abs(np.diff(luma, axis=1)).mean(axis=0)
+    rows = np.abs(np.diff(luma, axis=0)).mean(axis=1)
+    column_borders = columns[BLOCK - 1 :: BLOCK]
+    row_borders = rows[BLOCK - 1 :: BLOCK]
+    borders = len(column_borders) + len(row_borders)
+    at_borders = column_borders.sum() + row_borders.sum()
+    elsewhere = (columns.sum() + rows.sum() - at_borders) / max(columns.size + rows.size - borders, 1)
     # The finest diagonal detail of a Haar transform: pictures have nearly none, noise as much as anywhere.
     even = luma[: luma.shape[0] // 2 * 2, : luma.shape[1] // 2 * 2]
     diagonal = np.abs(even[::2, ::2] - even[1::2, ::2] - even[::2, 1::2] + even[1::2, 1::2]) / 2
-    sigma, mean = float(np.median(diagonal)) / 0.6745, float(diagonal.mean())
+    sigma = float(np.median(diagonal)) / MEDIAN_TO_SIGMA
+    mean = float(diagonal.mean())
     return [
         float(np.log2(linear + LEVEL**2)),
         float(np.log(luma.std() + LEVEL)),
@@ -128,15 +171,15 @@ def _measure(image: Floats) -> list[float]:
         green - (red + blue) / 2,
         float(np.log(sigma + LEVEL)),
         float(np.log((sigma + LEVEL) / (mean + LEVEL))),
-        float(np.log((at_border / max(borders, 1) + LEVEL) / (elsewhere + LEVEL))),
+        float(np.log((at_borders / max(borders, 1) + LEVEL) / (elsewhere + LEVEL))),
         float(np.log((columns.mean() + LEVEL) / (rows.mean() + LEVEL))),
-        float((luma >= 0.98).mean()),
-        float((luma <= 0.02).mean()),
+        float((luma >= BURNT_LEVEL).mean()),
+        float((luma <= BLOCKED_LEVEL).mean()),
     ]
 
 
 def pixel_spec(size: int = 224) -> Spec:
-    """Of a model that reads RGB pixels in [0, 1]: to measure images without a model."""
+    """Describe a model that reads RGB pixels in [0, 1], to measure images without a model."""
     return Spec("fozo.describe", 0, 0, 0, 3, (size, size), (size, size), 0, "", (0.0,) * 3, (1.0,) * 3)
 
 
@@ -159,7 +202,7 @@ def describe(images: object, size: int = 224) -> dict[str, Array]:
         size: pixels of a side that all but floats are resized and cropped to, because detail depends on it.
     """
     spec = pixel_spec(size)
-    found = [np.zeros((0, len(NAMES)))]
+    measured = [np.zeros((0, len(NAMES)))]
     for batch in batches(images, spec):
         pixels = np.asarray(batch, dtype=np.float32)
         if not (pixels.shape[1:2] == (3,) and pixels.min() >= -LEVEL and pixels.max() <= 1 + LEVEL):
@@ -168,54 +211,57 @@ def describe(images: object, size: int = 224) -> dict[str, Array]:
                 f"pixels; give uint8, or floats [n, 3, height, width] in [0, 1], not normalised"
             )
         height, width = pixels.shape[2:]
-        found.append(QualityStatistics(replace(spec, image_size=(height, width)))(pixels)[:, : len(NAMES)])
-    columns = {}
-    for each, values in zip(STATISTICS, np.concatenate(found).T, strict=True):
-        unit = "ratio" if each.name in RATIOS else "stops" if each.unit == "stops" else "%"
-        if each.unit in ("%", "times"):  # a logarithm
-            values = np.exp(values) - (0 if each.name in (*OCTAVES, *RATIOS) else LEVEL)
-        columns[f"{each.name} ({unit})"] = 100 * values if unit == "%" else values
-    return columns
+        statistics = QualityStatistics(replace(spec, image_size=(height, width)))
+        measured.append(statistics(pixels)[:, : len(NAMES)])
+    return dict(map(_column, STATISTICS, np.concatenate(measured).T))
 
 
-def changes(features: Array, mean: Array, std: Array) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Change of each statistic of images ``[n, width]`` against clean ones, and the clearest changes in words.
+def _column(statistic: Statistic, values: Array) -> tuple[str, Array]:
+    """Name a column with its unit, and give its numbers in that unit."""
+    name = statistic.name
+    if statistic.unit in ("%", "times"):  # a logarithm
+        floor = 0 if name in (*OCTAVES, *RATIOS) else LEVEL
+        values = np.exp(values) - floor
+    if name in RATIOS:
+        return f"{name} (ratio)", values
+    if statistic.unit == "stops":
+        return f"{name} (stops)", values
+    return f"{name} (%)", 100 * values
 
-    Words are such as ``contrast -41 %``; of the octaves of detail, only one is named.
+
+def changes(features: Array, mean: Array, std: Array) -> tuple[dict[str, float], tuple[Change, ...]]:
+    """Change of each statistic of images ``[n, width]`` against clean ones, and the clearest changes.
+
+    Of the octaves of detail, only one is among these.
     """
     shift = (features.mean(axis=0) - mean).tolist()
-    found: list[tuple[float, str, str]] = []
-    for each, change, deviation in zip(STATISTICS, shift, std.tolist(), strict=False):
-        named = each.name not in UNNAMED and (change >= 0 or each.name not in ONLY_MORE)
-        deviations = abs(change) / deviation
-        if named and deviations >= MIN_DEVIATIONS and abs(change) >= each.min_change:
-            text = {
-                "%": f"{100 * np.expm1(change):+.0f} %",
-                "stops": f"{change:+.1f} stops",
-                "times": f"{'x' if change > 0 else '/'}{np.exp(abs(change)):.1f}",
-                "points": f"{100 * change:+.0f} points",
-            }[each.unit]
-            found.append((deviations, each.name, f"{each.name} {text}"))
-    found.sort(reverse=True)
-    octaves = [name for _, name, _ in found if name in OCTAVES]
-    words = tuple(text for _, name, text in found if name not in octaves[1:])[:MAX_NAMED]
-    return dict(zip(NAMES, shift, strict=False)), words
+    clear: list[tuple[float, str, Change]] = []
+    for statistic, amount, deviation in zip(STATISTICS, shift, std.tolist(), strict=False):
+        name = statistic.name
+        is_named = name not in UNNAMED and (amount >= 0 or name not in ONLY_MORE)
+        deviations = abs(amount) / deviation
+        if is_named and deviations >= MIN_DEVIATIONS and abs(amount) >= statistic.min_change:
+            clear.append((deviations, name, Change(name, amount)))
+    clear.sort(reverse=True)
+    octaves = [name for _, name, _ in clear if name in OCTAVES]
+    clearest = tuple(change for _, name, change in clear if name not in octaves[1:])[:MAX_NAMED]
+    return dict(zip(NAMES, shift, strict=False)), clearest
 
 
-def direction(words: str) -> str:
-    """Statistic and sign of a change in words: ``contrast -`` of ``contrast -41 %``."""
-    return next(words[: len(name) + 2] for name in NAMES if words.startswith(name))
-
-
-def advice(words: Sequence[str], quality: Mapping[str, float]) -> list[str]:
-    """What a person can do about the clearest of the changes in words, if anything.
+def advice(clearest: Sequence[Change], quality: Mapping[str, float]) -> str:
+    """Say what a person can do about the clearest changes; nothing where there is nothing to do.
 
     Motion explains a loss of detail, and so does one of contrast that is nearly as large; darkness explains both.
     """
-    contrast, brightness, found = quality.get("contrast", 0.0), quality.get("brightness", 0.0), list[str]()
-    dark = brightness < EXPLAINED * GAMMA / np.log(2) * contrast < 0  # as where pixels are multiplied by a factor
-    for each in sorted(map(direction, words), key=lambda each: not each.startswith("sideways")):
-        hazy = each[:-2] in OCTAVES and contrast < EXPLAINED * quality[each[:-2]] < 0
-        each = "contrast -" if hazy else each
-        found += [ADVICE["brightness -" if dark and each == "contrast -" else each]] if each in ADVICE else []
-    return found[:1]
+    contrast = quality.get("contrast", 0.0)
+    # Where pixels are multiplied by a factor, brightness falls by GAMMA / log(2) of contrast, in stops.
+    is_dark = quality.get("brightness", 0.0) < EXPLAINED * GAMMA / np.log(2) * contrast < 0
+    for change in sorted(clearest, key=lambda change: change.statistic != "sideways detail"):
+        cause = change.direction
+        if change.statistic in OCTAVES and contrast < EXPLAINED * quality[change.statistic] < 0:
+            cause = CONTRAST_FELL
+        if is_dark and cause == CONTRAST_FELL:
+            cause = DARKENED
+        if cause in ADVICE:
+            return ADVICE[cause]
+    return ""

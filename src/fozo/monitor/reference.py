@@ -6,12 +6,10 @@ corrupting some of them, and how often predictions are right on all of these. It
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,23 +22,21 @@ from fozo.data.inputs import leave_out
 from fozo.data.sets.base import ImageSet
 from fozo.data.streams import prepare
 from fozo.errors import FozoError
-from fozo.io import ArraySpec, load_statistics, refuse_damage, save_arrays
-from fozo.methods.base import Method
-from fozo.monitor.drift import RECENT, CleanImages, Whitening
+from fozo.methods.method import Method
+from fozo.monitor.drift import MIN_SCALE, RECENT, CleanImages, Whitening
 from fozo.monitor.quality import NAMES, QualityStatistics
 from fozo.monitor.regression import Estimate, Evidence, Regression, prediction_features
-from fozo.types import Answer, Array, Floats
+from fozo.state import Measured, State
+from fozo.types import Answer, Array, Floats, Spec
 
 SAMPLE = 24  # images that are degraded for each kind and severity by default: 5 minutes for a ViT-Tiny on two cores
 BATCH = 20
-PARTS = ("clean", "signatures", "adapted", "plain")  # of a file; the last three are absent without corruptions
-ADVICE = "make it again with fozo calibrate --monitor, or MonitorReference.collect"
 Progress = Callable[[str, int, int], None]
 Labels = npt.NDArray[np.integer]
 SEVERITIES = (1, 2, 3, 4, 5)
-MAX_DEVIATION = 12.0  # standard deviations at which a feature is clipped: corruptions differ by large shifts too
+MAX_CORRUPTED_DEVIATION = 12.0  # standard deviations at which a feature is clipped: corruptions shift them far
 SHRINKAGE = 0.2  # fraction of each feature's variance that is added before whitening
-ERROR = 0.05  # squared error of a signature for another stream's content, as a fraction of how images vary
+SIGNATURE_ERROR = 0.05  # squared error of a signature for another stream's content, as a fraction of how images vary
 LIKELIHOOD_RATIO = 20.0  # kinds whose likelihood is within this factor of the best are ambiguous with it
 UNKNOWN = 3.0  # normalised distance to the nearest signature from which on the drift is unknown
 
@@ -50,40 +46,60 @@ class Measurement:
     """What was measured of some images under one corruption."""
 
     kind: str
-    severity: int  # 0 for clean images
-    indices: npt.NDArray[np.int64]  # which of the clean images they are
+    severity: int
+    """0 for clean images."""
+    indices: Labels
+    """Which of the clean images they are."""
     features: Array
-    plain: Floats  # logits of the plain model
-    adapted: Floats  # logits of the method, reset before these images
+    plain: Floats
+    """Logits of the plain model."""
+    adapted: Floats
+    """Logits of the method, reset before these images."""
 
 
 @dataclass(frozen=True)
-class MonitorReference:
+class MonitorReference(Measured):
     """What a monitor compares with.
 
     Examples:
         >>> made = fozo.MonitorReference.collect(fozo.Align(model, source), images, corruptions=False)
-        >>> made.save("camera.monitor.npz")
-        >>> fozo.MonitorReference.load("camera.monitor.npz")
+        >>> made.save("camera.monitor")
+        >>> fozo.MonitorReference.load("camera.monitor")
         <MonitorReference of align on vit-fashion: 32 clean images with labels, 0 corruptions>
     """
 
     fingerprint: str
     model: str
-    method: str  # name of the method whose predictions are judged
+    method: str
+    """Name of the method whose predictions are judged."""
     clean: CleanImages
-    signatures: Signatures | None  # `None` if no images were corrupted
-    adapted: Regression | None  # for the predictions of the method
-    plain: Regression | None  # for those of the plain model
-    unlabelled: bool  # whether there were no labels: then accuracy is expected as a fraction of that on clean images
+    signatures: Signatures | None
+    """``None`` if no images were corrupted."""
+    adapted: Regression | None
+    """Regression for the predictions of the method."""
+    plain: Regression | None
+    """Regression for those of the plain model."""
+    unlabelled: bool
+    """Whether there were no labels: then accuracy is expected as a fraction of that on clean images."""
+    statistics: tuple[str, ...] = NAMES
+    """The image-quality statistics that were measured."""
 
-    KIND = "monitor reference"
-    VERSION = 3  # 2 had no entropies of clean images
+    KIND: ClassVar[str] = "monitor reference"
+    ADVICE: ClassVar[str] = "make it again with fozo calibrate --monitor, or MonitorReference.collect"
+
+    def __post_init__(self) -> None:
+        if self.statistics != NAMES:
+            raise ValueError("it has the image-quality statistics of another version")
+        if self.signatures is not None:
+            groups = [part.coordinates for part in (self.adapted, self.plain) if part is not None]
+            widths = {points.shape[-1] for points in (self.signatures.points, *groups)}
+            if widths != {self.clean.width}:
+                raise ValueError("its parts are of different features")
 
     @classmethod
     def collect(
         cls,
-        adapter: Method[Any],
+        adapter: Method[Any, Any],
         images: ImageSet | Pixels,
         labels: Labels | None = None,
         *,
@@ -110,17 +126,10 @@ class MonitorReference:
             if labels is None and len(images.classes) > 1:
                 images = match_classes(images, spec)
                 labels = np.array([sample.label for sample in images.samples])
-            read = {}
-            for index in range(len(images)):
-                try:
-                    read[index] = prepare(images, images.read(index), spec.image_size, spec.channels)
-                except FozoError as error:
-                    leave_out(error)
-                progress("reading", index + 1, len(images))
-            labels = None if labels is None else labels[list(read)]
-            if not read:
-                raise FozoError(f"none of the {len(images)} clean images can be read; replace them")
-            images = np.stack(list(read.values()))
+            pictures = _read(images, spec, progress)
+            if labels is not None:
+                labels = labels[list(pictures)]
+            images = np.stack(list(pictures.values()))
         if labels is not None and (len(labels) != len(images) or not 0 <= labels.min() <= labels.max() < spec.classes):
             raise FozoError(
                 f"{len(labels)} labels up to {labels.max()} were given for {len(images)} images and {spec.classes} "
@@ -131,16 +140,18 @@ class MonitorReference:
         return cls.of(adapter, list(measure(adapter, images, sample if corruptions else 0, progress)), labels)
 
     @classmethod
-    def of(cls, adapter: Method[Any], measurements: list[Measurement], labels: Labels | None) -> MonitorReference:
+    def of(cls, adapter: Method[Any, Any], measurements: list[Measurement], labels: Labels | None) -> MonitorReference:
         """Fit it to what :func:`measure` returned, the clean images first."""
         first, *corrupted = measurements
-        spec, clean = adapter.engine.spec, CleanImages.of(first.features, prediction_features(first.adapted)[:, 2])
-        made = cls(spec.fingerprint, spec.name, adapter.info.name, clean, None, None, None, labels is None)
+        spec = adapter.engine.spec
+        clean = CleanImages.of(first.features, prediction_features(first.adapted)[:, 2])
+        reference = cls(spec.fingerprint, spec.name, adapter.info.name, clean, None, None, None, labels is None)
         if not corrupted:
-            return made
+            return reference
         signatures = Signatures.of(first.features, {(one.kind, one.severity): one.features for one in corrupted})
+        reference = replace(reference, signatures=signatures)
         if not first.plain.shape[1]:  # a detector, say: no logits, so no accuracy is expected
-            return replace(made, signatures=signatures)
+            return reference
         clean_probabilities = softmax(first.plain.astype(np.float64), axis=1)
 
         def regression(outputs: list[Floats]) -> Regression:
@@ -152,15 +163,15 @@ class MonitorReference:
                 evidence.append(Evidence(one.kind, logits, signatures.coordinates(one.features), soft_labels, correct))
             return Regression.of(evidence)
 
-        adapted, plain = ([getattr(one, name) for one in measurements] for name in ("adapted", "plain"))
-        return replace(made, signatures=signatures, adapted=regression(adapted), plain=regression(plain))
+        adapted = regression([one.adapted for one in measurements])
+        return replace(reference, adapted=adapted, plain=regression([one.plain for one in measurements]))
 
     def __repr__(self) -> str:
         kinds = 0 if self.signatures is None else len(self.signatures.kinds)
         images = f"{self.clean.images:,} clean images {'without' if self.unlabelled else 'with'} labels"
         return f"<MonitorReference of {self.method} on {self.model}: {images}, {kinds} corruptions>"
 
-    @cached_property
+    @property
     def expects_accuracy(self) -> bool:
         """Whether it gives an accuracy, not only one relative to clean images."""
         return self.adapted is not None and not self.unlabelled
@@ -172,7 +183,7 @@ class MonitorReference:
         coordinates = self.signatures.coordinates(features)
         return self.adapted.estimate(predictions, coordinates, outside=outside, relative=self.unlabelled)
 
-    def check(self, adapter: Method[Any]) -> None:
+    def check(self, adapter: Method[Any, Any]) -> None:
         """Refuse another model or method than the one it was collected with."""
         spec = adapter.engine.spec
         if self.fingerprint != spec.fingerprint or self.method != adapter.info.name:
@@ -180,58 +191,26 @@ class MonitorReference:
                 f"this monitor reference is of {self.method} on {self.model} ({self.fingerprint[:12]}), not of "
                 f"{adapter.info.name} on {spec.name} ({spec.fingerprint[:12]}); collect it again with this one"
             )
-        if (width := QualityStatistics(spec).width) != self.clean.width:
+        width = QualityStatistics(spec).width
+        if width != self.clean.width:
             raise FozoError(
                 f"this monitor reference has {self.clean.width} features an image, but images of {spec.name} have "
                 f"{width}; collect it again"
             )
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write an ``.npz`` (no pickle), atomically."""
-        header: dict[str, object] = {
-            "kind": self.KIND, "version": self.VERSION, "fingerprint": self.fingerprint, "model": self.model,
-            "method": self.method, "images": self.clean.images, "statistics": NAMES, "unlabelled": self.unlabelled,
-        }  # fmt: skip
-        if self.signatures is not None:
-            header |= {"kinds": self.signatures.kinds, "sample": self.signatures.images}
-        parts = self.clean, self.signatures, self.adapted, self.plain
-        known = {name: part.arrays() for name, part in zip(PARTS, parts, strict=True) if part is not None}
-        arrays = {f"{name}.{key}": array for name, part in known.items() for key, array in part.items()}
-        save_arrays(path, header, arrays)
 
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> MonitorReference:
-        """Read what :meth:`save` wrote; values that no images can have given are refused."""
-        read, arrays = load_statistics(path, cls.KIND, (cls.VERSION,), _shapes, ADVICE)
-        header: dict[str, Any] = dict(read)
-        if header.get("statistics") != list(NAMES):
-            raise FozoError(f"{os.fspath(path)} has the image-quality statistics of another version; {ADVICE}")
-        clean, signatures, adapted, plain = (
-            {key.removeprefix(f"{part}."): array for key, array in arrays.items() if key.startswith(f"{part}.")}
-            for part in PARTS
-        )
-        with refuse_damage(path, cls.KIND, ADVICE):
-            kinds, sample = tuple(map(str, header.get("kinds", ()))), int(header.get("sample", 0))
-            fingerprint, model, method = (str(header[name]) for name in ("fingerprint", "model", "method"))
-            found = CleanImages.from_arrays(clean, int(header["images"]))
-            known = Signatures.from_arrays(signatures, kinds, sample) if signatures else None
-            first, second = (Regression.from_arrays(part) if part else None for part in (adapted, plain))
-            return cls(fingerprint, model, method, found, known, first, second, bool(header["unlabelled"]))
-
-
-def _shapes(specs: Mapping[str, ArraySpec]) -> dict[str, tuple[int, ...]]:
-    """Shapes of the arrays in a file; with corruptions, all parts are there."""
-    (width,) = specs["clean.mean"].shape
-    shapes: dict[str, tuple[int, ...]] = {f"clean.{name}": (width,) for name in ("mean", "std", "centre")}
-    shapes |= {"clean.matrix": (width, width), "clean.scales": (5,)}
-    if len(specs) > len(shapes):
-        kinds = specs["signatures.points"].shape[0]
-        shapes |= {f"signatures.{name}": shapes[f"clean.{name}"] for name in ("mean", "std", "matrix")}
-        shapes |= {"signatures.points": (kinds, len(SEVERITIES), width)}
-        for part in ("adapted", "plain") if "adapted.dual" in specs else ():
-            (groups,) = specs[f"{part}.dual"].shape
-            shapes |= {f"{part}.{name}": shape for name, shape in Regression.shapes(groups, width).items()}
-    return shapes
+def _read(images: ImageSet, spec: Spec, progress: Progress) -> dict[int, Pixels]:
+    """Read images at the model's size, by their numbers; what cannot be read is left out, with a warning."""
+    pictures = {}
+    for index in range(len(images)):
+        try:
+            pictures[index] = prepare(images, images.read(index), spec.image_size, spec.channels)
+        except FozoError as error:
+            leave_out(error)
+        progress("reading", index + 1, len(images))
+    if not pictures:
+        raise FozoError(f"none of the {len(images)} clean images can be read; replace them")
+    return pictures
 
 
 # Beside the corruptions of ImageNet-C, what cameras meet most, by severity: the light that haze lets through; the
@@ -248,7 +227,8 @@ def degrade(image: Pixels, kind: str, severity: int, name: str) -> Pixels:
     """Corrupt an image by a kind of ImageNet-C's or by one of :data:`PHYSICAL`, always in the same way."""
     if kind not in PHYSICAL:
         return corrupt(image, kind, severity, 0, image_id=name)
-    amount, x = PHYSICAL[kind][severity - 1], image / 255
+    amount = PHYSICAL[kind][severity - 1]
+    x = image / 255
     if kind == "haze":  # Koschmieder's law at one depth
         x = amount * x + (1 - amount) * AIRLIGHT
     elif kind == "gamma":
@@ -259,56 +239,69 @@ def degrade(image: Pixels, kind: str, severity: int, name: str) -> Pixels:
     return np.asarray(255 * np.clip(x, 0, 1) + 0.5).astype(np.uint8)
 
 
-def turns(count: int, kinds: tuple[str, ...], sample: int = SAMPLE) -> Iterator[tuple[str, int, npt.NDArray[np.int64]]]:
+def corruption_schedule(count: int, kinds: tuple[str, ...], sample: int = SAMPLE) -> Iterator[tuple[str, int, Labels]]:
     """Which of ``count`` images to corrupt how: every kind and severity gets others."""
     size = min(sample, count)
     for turn, (kind, severity) in enumerate(product(kinds, SEVERITIES)):
         yield kind, severity, (turn * size + np.arange(size)) % count
 
 
-def measure(adapter: Method[Any], pixels: Pixels, sample: int, progress: Progress) -> Iterator[Measurement]:
+def measure(adapter: Method[Any, Any], pixels: Pixels, sample: int, progress: Progress) -> Iterator[Measurement]:
     """Measure clean images, then ``sample`` corrupted ones of each kind and severity."""
-    engine, fresh = adapter.engine, adapter.clone()
+    engine = adapter.engine
+    fresh = adapter.clone()
     quality = QualityStatistics(engine.spec)
-    plan = [("clean", 0, np.arange(len(pixels))), *(turns(len(pixels), (*KINDS, *PHYSICAL), sample) if sample else ())]
-    total, done = sum(len(indices) for _, _, indices in plan), 0
-    first = fresh.plain(engine.check(engine.spec.normalise(pixels[:1])))  # a detector is not run again
-    for kind, severity, indices in plan:
+    domains: list[tuple[str, int, Labels]] = [("clean", 0, np.arange(len(pixels)))]
+    if sample:
+        domains += corruption_schedule(len(pixels), (*KINDS, *PHYSICAL), sample)
+    total = sum(len(indices) for _, _, indices in domains)
+    done = 0
+    # A detector gives no logits: it is run once to find out, and not again.
+    has_logits = not isinstance(fresh.plain(engine.check(engine.spec.normalise(pixels[:1]))), Answer)
+    for kind, severity, indices in domains:
         fresh.reset()
-        features, plain, adapted = list[Array](), list[Floats](), list[Floats]()
+        features: list[Array] = []
+        plain: list[Floats] = []
+        adapted: list[Floats] = []
         for start in range(0, len(indices), BATCH):
-            some = indices[start : start + BATCH]
-            pictures = pixels[some]
+            chunk = indices[start : start + BATCH]
+            pictures = pixels[chunk]
             if severity:
-                pairs = zip(pictures, map(str, some), strict=True)
-                pictures = np.stack([degrade(one, kind, severity, name) for one, name in pairs])
+                pairs = zip(pictures, map(str, chunk), strict=True)
+                pictures = np.stack([degrade(picture, kind, severity, name) for picture, name in pairs])
             batch = engine.check(engine.spec.normalise(pictures))
             features.append(quality(batch.images))
-            found = first if isinstance(first, Answer) else fresh.plain(batch)
-            plain.append(np.zeros((len(some), 0)) if isinstance(found, Answer) else found)
-            same = isinstance(found, Answer) or fresh.info.name == "noadapt"
-            adapted.append(plain[-1] if same else fresh(batch.images))
-            done += len(some)
+            logits = fresh.plain(batch) if has_logits else np.zeros((len(chunk), 0))
+            assert not isinstance(logits, Answer)
+            plain.append(logits)
+            adapts = has_logits and fresh.info.name != "noadapt"
+            adapted.append(fresh(batch.images) if adapts else logits)
+            done += len(chunk)
             progress("collecting the monitor's reference", done, total)
-        logits = np.concatenate(plain), np.concatenate(adapted)
-        yield Measurement(kind, severity, indices, np.concatenate(features), *logits)
+        measured = np.concatenate(features)
+        yield Measurement(kind, severity, indices, measured, np.concatenate(plain), np.concatenate(adapted))
 
 
 @dataclass(frozen=True)
 class Guess:
     """Which corruption a drift resembles."""
 
-    kind: str  # the nearest corruption, or `clean`
-    severity: float  # between 1 and 5; 0 for clean
-    ambiguous_with: tuple[str, ...]  # other corruptions that cannot be distinguished from it
-    known: bool  # whether it is near anything that was seen at calibration
+    kind: str
+    """The nearest corruption, or ``clean``."""
+    severity: float
+    """Between 1 and 5; 0 for clean."""
+    ambiguous_with: tuple[str, ...]
+    """Other corruptions that cannot be distinguished from it."""
+    known: bool
+    """Whether it is near anything that was seen at calibration."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
         return (self.kind, *self.ambiguous_with)
 
     @property
-    def names(self) -> tuple[str, ...]:  # what it is called
+    def names(self) -> tuple[str, ...]:
+        """What it is called: by its kinds, or ``unknown``."""
         return self.kinds if self.known else ("unknown",)
 
     def __str__(self) -> str:
@@ -317,7 +310,7 @@ class Guess:
 
 
 @dataclass(frozen=True)
-class Signatures:
+class Signatures(State):
     """What some kinds of corruptions do to the features of clean images, and which one a stream resembles.
 
     The signature of a kind is the polyline through the mean standardised features at severities 1 to 5. Features are
@@ -329,63 +322,63 @@ class Signatures:
     """
 
     kinds: tuple[str, ...]
-    coordinates: Whitening  # gives the coordinates of images `[n, features]`: features whitened within a corruption
-    points: Array  # `[kinds, severities, features]`: coordinates of means
-    images: int  # that each of them was made from
+    coordinates: Whitening
+    """Gives the coordinates of images ``[n, features]``: features whitened within a corruption."""
+    points: Array
+    """``[kinds, severities, features]``: coordinates of means."""
+    images: int
+    """How many images each of them was made from."""
+
+    def __post_init__(self) -> None:
+        shape = (len(self.kinds), len(SEVERITIES), *self.coordinates.mean.shape)
+        if self.points.shape != shape or self.images < 1:
+            raise ValueError(f"{len(self.points)} signatures and {len(self.kinds)} kinds do not fit together")
 
     @classmethod
     def of(cls, clean: Array, corrupted: Mapping[tuple[str, int], Array]) -> Signatures:
         """Fit them to features of clean images, and of corrupted ones by (kind, severity)."""
         kinds = tuple(dict.fromkeys(kind for kind, _ in corrupted))
-        mean, std = clean.mean(axis=0), np.maximum(clean.std(axis=0), 1e-6)
-        standardised = Whitening(mean, std, 0 * mean, np.eye(len(mean)), MAX_DEVIATION)
-        rows = {key: standardised(value) for key, value in corrupted.items()}
-        within = np.concatenate([value - value.mean(axis=0) for value in rows.values()])
+        mean = clean.mean(axis=0)
+        std = np.maximum(clean.std(axis=0), MIN_SCALE)
+        standardised = Whitening(mean, std, 0 * mean, np.eye(len(mean)), MAX_CORRUPTED_DEVIATION)
+        rows = {domain: standardised(features) for domain, features in corrupted.items()}
+        within = np.concatenate([features - features.mean(axis=0) for features in rows.values()])
         covariance = within.T @ within / max(len(within) - len(rows), 1)
-        variances = np.maximum(np.diag(covariance), 1e-6)
+        variances = np.maximum(np.diag(covariance), MIN_SCALE)
         values, vectors = np.linalg.eigh(covariance + SHRINKAGE * np.diag(variances))
         matrix = vectors / np.sqrt(values)
         points = np.array([[rows[kind, severity].mean(axis=0) @ matrix for severity in SEVERITIES] for kind in kinds])
-        return cls(kinds, replace(standardised, matrix=matrix), points, min(len(value) for value in rows.values()))
-
-    def arrays(self) -> dict[str, Array]:
-        white = self.coordinates
-        return {"mean": white.mean, "std": white.std, "matrix": white.matrix, "points": self.points}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array], kinds: tuple[str, ...], images: int) -> Signatures:
-        """Read what :meth:`arrays` returned; raises a ``ValueError`` if damaged."""
-        mean, std, matrix, points = (arrays[name] for name in ("mean", "std", "matrix", "points"))
-        if len(points) != len(kinds) or images < 1 or not (std > 0).all():
-            raise ValueError(f"{len(points)} signatures and {len(kinds)} kinds do not fit together")
-        return cls(kinds, Whitening(mean, std, 0 * mean, matrix, MAX_DEVIATION), points, images)
+        return cls(kinds, replace(standardised, matrix=matrix), points, min(map(len, rows.values())))
 
     def guess(self, features: Array) -> Guess:
         """Name the corruption that images ``[n, features]`` resemble most."""
-        mean, expected = self.coordinates(features).mean(axis=0), 1 / len(features) + 1 / self.images + ERROR
-        found = {kind: _nearest(line, mean) for kind, line in zip(self.kinds, self.points, strict=True)}
-        found["clean"] = float(np.square(mean).sum()), 0.0
-        best = min(found, key=found.__getitem__)
-        near = found[best][0] + 2 * expected * np.log(LIKELIHOOD_RATIO)
-        others = sorted((distance, kind) for kind, (distance, _) in found.items() if kind != best and distance < near)
-        known = found[best][0] / len(mean) / expected < UNKNOWN
-        return Guess(best, found[best][1], tuple(kind for _, kind in others), known)
+        mean = self.coordinates(features).mean(axis=0)
+        expected = 1 / len(features) + 1 / self.images + SIGNATURE_ERROR
+        nearest = {kind: _nearest(line, mean) for kind, line in zip(self.kinds, self.points, strict=True)}
+        nearest["clean"] = (float(np.square(mean).sum()), 0.0)
+        best = min(nearest, key=nearest.__getitem__)
+        distance, severity = nearest[best]
+        limit = distance + 2 * expected * np.log(LIKELIHOOD_RATIO)
+        others = sorted((other, kind) for kind, (other, _) in nearest.items() if kind != best and other < limit)
+        known = distance / len(mean) / expected < UNKNOWN
+        return Guess(best, severity, tuple(kind for _, kind in others), known)
 
     def changed(self, features: Array) -> bool:
         """Whether the latest 16 images, and the latest 8, resemble another corruption than those before."""
         if len(features) < 2 * RECENT:
             return False
-        late, last = self.guess(features[-RECENT:]), self.guess(features[-RECENT // 2 :])
-        return (
-            late.known and late.kind in last.kinds and late.kind not in ("clean", *self.guess(features[:-RECENT]).kinds)
-        )
+        latest = self.guess(features[-RECENT:])
+        if not latest.known or latest.kind == "clean":
+            return False
+        last = self.guess(features[-RECENT // 2 :])
+        return latest.kind in last.kinds and latest.kind not in self.guess(features[:-RECENT]).kinds
 
 
 def _nearest(line: Array, point: Array) -> tuple[float, float]:
     """Squared distance of a point to the polyline through the severities, and the severity there."""
-    found = []
-    for start, end, low in zip(line[:-1], line[1:], SEVERITIES[:-1], strict=True):
+    nearest = []
+    for start, end, severity in zip(line[:-1], line[1:], SEVERITIES[:-1], strict=True):
         way = end - start
-        part = float(np.clip((point - start) @ way / max(float(way @ way), 1e-12), 0, 1))
-        found.append((float(np.square(point - start - part * way).sum()), low + part))
-    return min(found)
+        fraction = float(np.clip((point - start) @ way / max(float(way @ way), 1e-12), 0, 1))
+        nearest.append((float(np.square(point - start - fraction * way).sum()), severity + fraction))
+    return min(nearest)

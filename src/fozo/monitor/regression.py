@@ -24,10 +24,9 @@ leave-one-kind-out cross-validation (section 5.4.2), they gave the same errors a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,21 +34,30 @@ from scipy.linalg import block_diag
 from scipy.spatial.distance import cdist
 from scipy.special import entr, expit, logit, softmax
 
+from fozo.state import State
 from fozo.types import Array, Floats
 
-Texts = npt.NDArray[np.str_]
+Indices = npt.NDArray[np.int64]
 
 CHUNK = 64  # predictions in a group of the calibration, at most: as many as a monitor considers together
 LEFT_OUT = 2  # kinds, at most, that cross-validation leaves out beside the one that it judges: its nearest
-NEAR = 1.0  # distance up to which a group of another kind is as good as one of the same
+NEAR_DISTANCE = 1.0  # up to here a group of another kind is as good as one of the same
 COLUMNS = 6  # features of a prediction, and their means over its group
-RIDGE = np.diag([1e-6, *(1.0,) * COLUMNS])  # precision of the weights; the first is the intercept
-SIGNAL_STD, LENGTHSCALE = 1.0, 32.0  # near together only their ratio s^2 / l matters
+WEIGHTS = COLUMNS + 1  # with the intercept, which is the first
+RIDGE = np.diag([1e-6, *(1.0,) * COLUMNS])  # precision of the weights
+SIGNAL_STD = 1.0
+LENGTHSCALE = 32.0  # near together only the ratio s^2 / l matters
 JITTER = 1e-6
-STEPS = 40
+STEPS = 40  # of Newton's method, at most
+MAX_STEP = 2.0
+TOLERANCE = 1e-6
 T95 = 2.14  # standard errors to each side: Student's t with 14 degrees of freedom, for some 15 kinds
+MAX_MARGIN = 10.0
+MIN_DOUBT = 1e-4  # least probability of being right, and of being wrong
 PAIRS = 128  # most recent pairs that are compared
 MIN_PAIRS = 16
+BEGIN_ERRORS = 2.0  # standard errors by which adaptation has to be worse for a guard to begin
+END_ERRORS = 1.0  # standard errors by which it has to be worse for a guard to go on
 
 
 @dataclass(frozen=True)
@@ -59,8 +67,10 @@ class Estimate:
     value: float
     low: float
     high: float
-    outside: bool = False  # whether the images look like nothing seen at calibration: the interval may be too narrow
-    relative: bool = False  # whether it is a fraction of the accuracy on clean images, which is unknown without labels
+    outside: bool = False
+    """Whether the images look like nothing seen at calibration: the interval may be too narrow."""
+    relative: bool = False
+    """Whether it is a fraction of the accuracy on clean images, which is unknown without labels."""
 
     def __str__(self) -> str:
         unit = " of that on clean images" if self.relative else ""
@@ -72,88 +82,118 @@ class Estimate:
 class Evidence:
     """Predictions of some images of one domain, and how probably they were right."""
 
-    kind: str  # of corruption
+    kind: str
+    """The corruption."""
     logits: Floats
-    coordinates: Array  # of each image among the signatures
-    soft_labels: Array  # probability that the plain model gave to the same class for the same image uncorrupted
-    correct: Array | None = None  # 1 or 0, where there are labels
+    coordinates: Array
+    """Where each image is among the signatures."""
+    soft_labels: Array
+    """Probability that the plain model gave to the same class for the same image uncorrupted."""
+    correct: Array | None = None
+    """1 or 0, where there are labels."""
 
 
 @dataclass(frozen=True)
-class Regression:
+class Fit:
+    """Laplace's approximation of a logistic regression: the mode of its weights, and the curvature there."""
+
+    design: Array
+    """``[predictions, weights]``"""
+    target: Array
+    weight: float
+    """Binary outcomes that each target counts for."""
+    mode: Array
+    curvature: Array
+
+    @classmethod
+    def of(cls, design: Array, target: Array, mean: Array, precision: Array, weight: float = 1.0) -> Fit:
+        """Fit it by Newton's method, with a normal prior."""
+        mode = mean
+        for _ in range(STEPS):
+            p = expit(design @ mode)
+            curvature = weight * (design.T * (p * (1 - p) + 1e-9)) @ design + precision
+            step = np.linalg.solve(curvature, weight * design.T @ (target - p) - precision @ (mode - mean))
+            mode = mode + np.clip(step, -MAX_STEP, MAX_STEP)
+            if np.abs(step).max() < TOLERANCE:
+                break
+        return cls(design, target, weight, mode, curvature)
+
+    @cached_property
+    def probabilities(self) -> Array:
+        return np.asarray(expit(self.design @ self.mode))
+
+
+@dataclass(frozen=True)
+class Regression(State):
     """How often predictions are right, by their features and by the coordinates of the images."""
 
     centre: Array
     scale: Array
     weights: Array
-    coordinates: Array  # `[groups, f]`: of the groups that it was fitted to
-    dual: Array  # K^-1 u: the process at a point is `dual @ k`, with its covariances `k` to the groups (R&W eq. 3.21)
-    covariance: Array  # `[weights + groups] * 2`: g^T covariance g is the variance of a mean less that of the process
+    coordinates: Array
+    """``[groups, f]``: where the groups are that it was fitted to."""
+    dual: Array
+    """K^-1 u: the process at a point is ``dual @ k``, with its covariances ``k`` to the groups (R&W eq. 3.21)."""
+    covariance: Array
+    """C, ``[weights + groups] * 2``: a score with the gradient g has the variance s^2 + g^T C g."""
     intercept: float
-    slope: float  # by these two the score becomes the logit of being right
-    clean: float  # mean soft label of the clean images
-    images: float  # how many clean images there were
-    group: float  # images of the smallest group
-    widening: float  # standard error of the score for each unit of distance from the nearest group
+    """Intercept of the line by which the score becomes the logit of being right."""
+    slope: float
+    """Slope of that line."""
+    clean: float
+    """Mean soft label of the clean images."""
+    images: float
+    """How many clean images there were."""
+    group: float
+    """Images of the smallest group."""
+    widening: float
+    """Standard error of the score for each unit of distance from the nearest group."""
+
+    def __post_init__(self) -> None:
+        groups, _ = self.coordinates.shape
+        size = WEIGHTS + groups
+        shapes = [array.shape for array in (self.centre, self.scale, self.weights, self.dual, self.covariance)]
+        if shapes != [(COLUMNS,), (COLUMNS,), (WEIGHTS,), (groups,), (size, size)]:
+            raise ValueError("a regression has arrays of other groups")
+        if min(self.clean, self.scale.min()) <= 0 or min(self.images, self.group) < 1 or self.widening < 0:
+            raise ValueError("a regression has scales that are not positive")
 
     @classmethod
     def of(cls, evidence: Sequence[Evidence]) -> Regression:
         """Fit it; the evidence of the clean images comes first."""
-        counts = [len(each.logits) for each in evidence]
-        chunks = [np.array_split(np.arange(count), max(1, count // CHUNK)) for count in counts]
-        groups = [(each, i) for each, parts in zip(evidence, chunks, strict=True) for i in parts]
-        columns = np.concatenate([_columns(prediction_features(each.logits[i])) for each, i in groups])
-        soft_labels = np.concatenate([each.soft_labels for each in evidence])
-        centre, scale = columns.mean(axis=0), columns.std(axis=0) + 1e-9
-        member = np.repeat(np.eye(len(groups)), [len(i) for _, i in groups], axis=0)
+        groups: list[tuple[Evidence, Indices]] = []
+        for domain in evidence:
+            count = len(domain.logits)
+            groups += [(domain, chunk) for chunk in np.array_split(np.arange(count), max(1, count // CHUNK))]
+        sizes = [len(chunk) for _, chunk in groups]
+        columns = np.concatenate([_columns(prediction_features(domain.logits[chunk])) for domain, chunk in groups])
+        coordinates = np.array([domain.coordinates[chunk].mean(axis=0) for domain, chunk in groups])
+        soft_labels = np.concatenate([domain.soft_labels for domain in evidence])
+        centre = columns.mean(axis=0)
+        scale = columns.std(axis=0) + 1e-9
+        member = np.repeat(np.eye(len(groups)), sizes, axis=0)
         design = np.column_stack([np.ones(len(columns)), (columns - centre) / scale, member])
-        coordinates = np.array([each.coordinates[i].mean(axis=0) for each, i in groups])
-        distances, number = cdist(coordinates, coordinates), len(RIDGE)
-        inverse = np.linalg.inv(_kernel(distances) + JITTER * np.eye(len(groups)))  # K^-1
-        prior = np.zeros(number + len(groups)), block_diag(RIDGE, inverse)  # mean and precision
-        # Mode of (w, u) in one vector, and the curvature there (R&W algorithm 3.1, with the weights included). Soft
-        # labels vary less than p (1 - p), so each counts for several binary outcomes: a first fit says how many.
-        found, _ = _newton(design, soft_labels, *prior)
-        p = expit(design @ found)
-        weight = float((p * (1 - p)).mean() / max(np.square(soft_labels - p).mean(), 1e-6))
-        found, curvature = _newton(design, soft_labels, *prior, weight)
-        # The score at a point is g = (x, k) times (w, K^-1 u). Its variance given the data, with H the curvature and
-        # A = diag(I, K^-1), is s^2 + g^T (A H^-1 A - diag(0, K^-1)) g: R&W eq. 3.24, with the weights included.
-        transform = block_diag(np.eye(number), inverse)
-        covariance = transform @ np.linalg.inv(curvature) @ transform
-        covariance[number:, number:] -= inverse
-        intercept, slope = 0.0, 1.0
-        correct = [each.correct for each in evidence if each.correct is not None]
-        if correct:
-            # With a prior at no change: for a model that is always right the maximum likelihood is at infinity.
-            scores = np.column_stack([np.ones(len(design)), design @ found])
-            line, _ = _newton(scores, np.concatenate(correct), np.array([0.0, 1.0]), np.eye(2))
-            intercept, slope = line.tolist()
-        fitted = found[:number], coordinates, inverse @ found[number:], covariance
-        clean, group = evidence[0].soft_labels, min(len(i) for _, i in groups)
-        kinds = np.array([each.kind for each, _ in groups])
+        distances = cdist(coordinates, coordinates)
+        inverse: Array = np.linalg.inv(_kernel(distances) + JITTER * np.eye(len(groups)))  # K^-1
+        fit = _fit(design, soft_labels, inverse)
+        covariance = _covariance(fit, inverse)
+        intercept, slope = _line(fit, [domain.correct for domain in evidence if domain.correct is not None])
+        group = min(sizes)
         nearness = _beyond_chance(distances, 2 / group, coordinates.shape[1])
-        widening = _widening(design, soft_labels, found, curvature, weight, kinds, nearness)
-        return cls(centre, scale, *fitted, intercept, slope, float(clean.mean()), len(clean), group, widening)
-
-    def arrays(self) -> dict[str, Array]:
-        return {each.name: np.asarray(getattr(self, each.name), dtype=np.float64) for each in fields(self)}
-
-    @classmethod
-    def shapes(cls, groups: int, width: int) -> dict[str, tuple[int, ...]]:
-        """Shapes of :meth:`arrays`, for images of ``width`` features."""
-        size = COLUMNS + 1 + groups
-        shapes = {"centre": (COLUMNS,), "scale": (COLUMNS,), "weights": (COLUMNS + 1,), "coordinates": (groups, width)}
-        return {each.name: () for each in fields(cls)} | shapes | {"dual": (groups,), "covariance": (size, size)}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array]) -> Regression:
-        """Read what :meth:`arrays` returned; raises a ``ValueError`` if damaged."""
-        values: dict[str, Any] = {name: array if array.ndim else float(array) for name, array in arrays.items()}
-        found = cls(**values)
-        if min(found.clean, found.scale.min()) <= 0 or min(found.images, found.group) < 1 or found.widening < 0:
-            raise ValueError("a regression has scales that are not positive")
-        return found
+        return cls(
+            centre,
+            scale,
+            weights=fit.mode[:WEIGHTS],
+            coordinates=coordinates,
+            dual=inverse @ fit.mode[WEIGHTS:],
+            covariance=covariance,
+            intercept=intercept,
+            slope=slope,
+            clean=float(evidence[0].soft_labels.mean()),
+            images=float(len(evidence[0].soft_labels)),
+            group=float(group),
+            widening=_widening(fit, np.array([domain.kind for domain, _ in groups]), nearness),
+        )
 
     def predict(self, features: Array, coordinates: Array) -> tuple[Array, float]:
         """Probability of being right for each of some predictions ``[n, 3]`` of images ``[m, f]`` of one domain.
@@ -163,7 +203,7 @@ class Regression:
         columns = _columns(features)
         x = np.column_stack([np.ones(len(columns)), (columns - self.centre) / self.scale])
         distances = cdist(coordinates.mean(axis=0)[None], self.coordinates)[0]
-        count, width = len(coordinates), self.coordinates.shape[1]
+        count, width = coordinates.shape
         k = _kernel(_beyond_chance(distances, max(1 / count - 1 / self.group, 0.0), width))
         unseen = self.widening * _beyond_chance(distances, 1 / count + 1 / self.group, width).min()
         p = np.asarray(expit(self.intercept + self.slope * (x @ self.weights + self.dual @ k)))
@@ -181,14 +221,19 @@ class Regression:
         chance by which the images calibrated on were drawn.
         """
         p, error = self.predict(features, coordinates)
-        value, unit = float(p.mean()), self.clean if relative else 1.0
-        chance = T95**2 * ((p * (1 - p)).sum() / len(p) ** 2 + value * (1 - value) / self.images)
+        value = float(p.mean())
+        variances = p * (1 - p)
+        chance = T95**2 * (variances.sum() / len(p) ** 2 + value * (1 - value) / self.images)
         # As an error of the logits, of which bounds are within 0 and 1 and far from 0 also where a value is near it.
-        logits, step = logit(np.clip(p, 1e-9, 1 - 1e-9)), T95 * error / max(float((p * (1 - p)).mean()), 1e-9)
-        below, above = (abs(value - float(expit(logits + sign * step).mean())) for sign in (-1, 1))
-        low, high = value - np.hypot(below, np.sqrt(chance)), value + np.hypot(above, np.sqrt(chance))
-        high = high if relative else min(1.0, high)  # an accuracy is at most 1
-        return Estimate(value / unit, max(0.0, float(low)) / unit, float(high) / unit, outside, relative)
+        logits = logit(np.clip(p, 1e-9, 1 - 1e-9))
+        step = T95 * error / max(float(variances.mean()), 1e-9)
+        below = abs(value - float(expit(logits - step).mean()))
+        above = abs(value - float(expit(logits + step).mean()))
+        low = max(0.0, float(value - np.hypot(below, np.sqrt(chance))))
+        high = float(value + np.hypot(above, np.sqrt(chance)))
+        if relative:
+            return Estimate(value / self.clean, low / self.clean, high / self.clean, outside, relative)
+        return Estimate(value, low, min(1.0, high), outside, relative)
 
     def correlation(self, other: Regression) -> float:
         """Correlation of two processes over the groups, fitted to the same images: how far their errors are shared."""
@@ -196,7 +241,8 @@ class Regression:
         return float(self._process @ other._process / max(scale, 1e-9))
 
     @cached_property
-    def _process(self) -> Array:  # at the groups
+    def _process(self) -> Array:
+        """The process at the groups."""
         return np.asarray(self.slope * _kernel(cdist(self.coordinates, self.coordinates)) @ self.dual)
 
 
@@ -206,10 +252,12 @@ def prediction_features(logits: Floats) -> Array:
     if not x.shape[1]:
         return np.zeros((len(x), 3))
     p = softmax(x, axis=1)
-    first = np.clip(p.max(axis=1), 1e-4, 1 - 1e-4)
-    ordered = np.sort(x, axis=1)
-    margin = ordered[:, -1] - ordered[:, -2] if x.shape[1] > 1 else np.full(len(x), 10.0)
-    return np.stack([np.log(first / (1 - first)), np.minimum(margin, 10.0), entr(p).sum(axis=1)], axis=1)
+    confidence = np.clip(p.max(axis=1), MIN_DOUBT, 1 - MIN_DOUBT)
+    margin = np.full(len(x), MAX_MARGIN)
+    if x.shape[1] > 1:
+        ordered = np.sort(x, axis=1)
+        margin = np.minimum(ordered[:, -1] - ordered[:, -2], MAX_MARGIN)
+    return np.stack([np.log(confidence / (1 - confidence)), margin, entr(p).sum(axis=1)], axis=1)
 
 
 def _columns(features: Array) -> Array:
@@ -225,55 +273,94 @@ def _kernel(distances: Array) -> Array:
     return np.asarray(SIGNAL_STD**2 * np.exp(-distances / LENGTHSCALE))
 
 
-def _newton(design: Array, target: Array, mean: Array, precision: Array, weight: float = 1.0) -> tuple[Array, Array]:
-    """Mode and curvature of a logistic regression with a normal prior."""
-    found = mean
-    for _ in range(STEPS):
-        p = expit(design @ found)
-        curvature = weight * (design.T * (p * (1 - p) + 1e-9)) @ design + precision
-        step = np.linalg.solve(curvature, weight * design.T @ (target - p) - precision @ (found - mean))
-        found = found + np.clip(step, -2, 2)
-        if np.abs(step).max() < 1e-6:
-            break
-    return found, curvature
+def _fit(design: Array, soft_labels: Array, inverse: Array) -> Fit:
+    """Fit (w, u) in one vector (R&W algorithm 3.1, with the weights included); ``inverse`` is K^-1.
+
+    Soft labels vary less than p (1 - p), so each counts for several binary outcomes: a first fit says how many.
+    """
+    mean = np.zeros(design.shape[1])
+    precision = block_diag(RIDGE, inverse)
+    p = Fit.of(design, soft_labels, mean, precision).probabilities
+    weight = float((p * (1 - p)).mean() / max(np.square(soft_labels - p).mean(), 1e-6))
+    return Fit.of(design, soft_labels, mean, precision, weight)
 
 
-def _widening(
-    design: Array, target: Array, found: Array, curvature: Array, weight: float, kinds: Texts, distances: Array
-) -> float:
+def _covariance(fit: Fit, inverse: Array) -> Array:
+    """C of a score whose gradient is g = (x, k), by the weights (w, K^-1 u).
+
+    Given the data, with H the curvature and A = diag(I, K^-1), its variance is s^2 + g^T (A H^-1 A - diag(0, K^-1)) g:
+    R&W eq. 3.24, with the weights included.
+    """
+    transform = block_diag(np.eye(WEIGHTS), inverse)
+    covariance = transform @ np.linalg.inv(fit.curvature) @ transform
+    covariance[WEIGHTS:, WEIGHTS:] -= inverse
+    return np.asarray(covariance)
+
+
+def _line(fit: Fit, correct: list[Array]) -> tuple[float, float]:
+    """Intercept and slope by which scores become logits of being right (Platt, 1999); no change without labels.
+
+    Its prior is at no change: for a model that is always right the maximum likelihood is at infinity.
+    """
+    if not correct:
+        return 0.0, 1.0
+    scores = np.column_stack([np.ones(len(fit.design)), fit.design @ fit.mode])
+    line = Fit.of(scores, np.concatenate(correct), np.array([0.0, 1.0]), np.eye(2))
+    intercept, slope = line.mode.tolist()
+    return intercept, slope
+
+
+def leave_out(fit: Fit, rows: npt.NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Return mode and covariance of a fit without some of its data (R&W section 5.4.2, for several at once).
+
+    The likelihood is taken as quadratic, so the mode and curvature (m, H) become, with X and W of the rows left out,
+
+        H' = H - X^T W X    and    m' = m - H'^-1 X^T (y - p)
+    """
+    x = fit.design[rows]
+    p = fit.probabilities[rows]
+    residuals = fit.weight * (fit.target[rows] - p)
+    curvatures = fit.weight * p * (1 - p)
+    covariance = np.linalg.inv(fit.curvature - (x.T * curvatures) @ x)
+    return fit.mode - covariance @ (x.T @ residuals), covariance
+
+
+def _widening(fit: Fit, kinds: npt.NDArray[np.str_], distances: Array) -> float:
     """Standard error of the score for each unit of distance, beyond the regression's own, for kinds left out.
 
-    Without some data the mode and curvature (m, H) of the fit become H' = H - X^T W X and m' = m - H'^-1 X^T (y - p):
-    their likelihood is taken as quadratic (R&W section 5.4.2, for several data at once).
+    ``kinds`` are those of the groups, the first of them clean; ``distances`` are between groups.
     """
-    group = design[:, len(RIDGE) :].argmax(axis=1)
-    p = expit(design @ found)
-    residuals, curvatures = weight * (target - p), weight * p * (1 - p)
-    excess, unit = 0.0, 1e-9  # of squared errors, and what a widening of 1 would add to them
-    for kind in {*kinds} - {kinds[0]}:  # the first is clean
-        nearest = {other: distances[np.ix_(kinds == kind, kinds == other)].min() for other in kinds[kinds != kinds[0]]}
-        order = sorted(nearest, key=lambda other: (other != kind, nearest[other]))
+    group = fit.design[:, WEIGHTS:].argmax(axis=1)
+    judged: list[tuple[float, float, float]] = []  # squared error, the one expected, squared distance times slope
+    _, *corrupted = dict.fromkeys(kinds.tolist())
+    for kind in corrupted:
+        nearest = {other: distances[np.ix_(kinds == kind, kinds == other)].min() for other in corrupted}
+        order = sorted(corrupted, key=lambda other: (other != kind, nearest[other]))
         for count in range(1, LEFT_OUT + 2):
-            out = np.isin(kinds, order[:count])
-            rows = out[group]
-            covariance = np.linalg.inv(curvature - (design[rows].T * curvatures[rows]) @ design[rows])
-            mode = found - covariance @ (design[rows].T @ residuals[rows])
-            for one in np.flatnonzero((kinds == kind) & (distances[:, ~out].min(axis=1) > NEAR)):
-                x, y = design[group == one], target[group == one]
-                q = expit(x @ mode)
-                slopes = q * (1 - q)
+            is_out = np.isin(kinds, order[:count])
+            mode, covariance = leave_out(fit, is_out[group])
+            distance = distances[:, ~is_out].min(axis=1)
+            for index in np.flatnonzero((kinds == kind) & (distance > NEAR_DISTANCE)):
+                x = fit.design[group == index]
+                p = expit(x @ mode)
+                error = (fit.target[group == index] - p).mean()
+                slopes = p * (1 - p)
                 gradient = slopes @ x / len(x)
-                expected = gradient @ covariance @ gradient + slopes.mean() / weight / len(x)
-                excess += (y - q).mean() ** 2 - expected
-                unit += (slopes.mean() * distances[one, ~out].min()) ** 2
-    return float(np.sqrt(max(excess / unit, 0.0)))
+                expected = gradient @ covariance @ gradient + slopes.mean() / fit.weight / len(x)
+                judged.append((error**2, expected, (slopes.mean() * distance[index]) ** 2))
+    if not judged:
+        return 0.0
+    errors, expected_errors, distances_squared = np.array(judged).T
+    # A regression through the origin, by moments: E error^2 = expected + widening^2 d^2.
+    widening_squared = (errors - expected_errors).sum() / (distances_squared.sum() + 1e-9)
+    return float(np.sqrt(max(widening_squared, 0.0)))
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The most recent pairs of predictions, plain and adapted, of which the first is the shadow's.
+    """The most recent pairs of predictions of the same images: the plain model's and the adapted one's.
 
-    The shadow: the plain model predicts some of the images too, to measure whether adaptation helps. Where both
+    The plain model predicts some of the images too (the shadow), to measure whether adaptation helps. Where both
     predictions name the same class, both are right or both are wrong: only pairs that differ can gain or lose. For
     these the probability of being right is estimated for both. Adaptation *hurts* where the plain model's is higher
     by more than two standard errors: those of the pairs, and of the part of the regressions' errors that both do
@@ -281,38 +368,45 @@ class Comparison:
     """
 
     pairs: int
-    agreement: float  # fraction of equal predictions
-    gain: float | None = None  # expected accuracy of the adapted model minus that of the plain one
-    error: float | None = None  # its standard error, without what both predictions share
+    agreement: float
+    """Fraction of equal predictions."""
+    gain: float | None = None
+    """Expected accuracy of the adapted model minus that of the plain one."""
+    error: float | None = None
+    """Its standard error, without what both predictions share."""
+
+    def worse_by(self, errors: float) -> bool:
+        """Whether adaptation is worse by more than some standard errors."""
+        return self.gain is not None and self.error is not None and self.gain < -errors * self.error
 
     @property
     def hurts(self) -> bool:
         """Whether adaptation is significantly worse: a guard begins."""
-        return self.gain is not None and self.error is not None and self.gain < -2 * self.error
+        return self.worse_by(BEGIN_ERRORS)
 
     @property
     def may_hurt(self) -> bool:
         """Whether it is worse by one standard error: a guard that has begun goes on, so that it does not flutter."""
-        return self.gain is not None and self.error is not None and self.gain < -self.error
+        return self.worse_by(END_ERRORS)
 
     @classmethod
     def of(cls, pairs: Array, plain: Regression | None, adapted: Regression | None, where: Array | None) -> Comparison:
         """Compare pairs that :func:`paired` returned; ``where`` are the coordinates of the recent images."""
-        same = pairs[:, 6] > 0
-        agreement = float(same.mean())
+        is_same = pairs[:, 6] > 0
+        agreement = float(is_same.mean())
         if where is None or plain is None or adapted is None:
             return cls(len(pairs), agreement)
         p_plain, error_plain = plain.predict(pairs[:, :3], where)
         p_adapted, error_adapted = adapted.predict(pairs[:, 3:6], where)
-        gains = np.where(same, 0.0, p_adapted - p_plain)
+        gains = np.where(is_same, 0.0, p_adapted - p_plain)
         # Both are of the same images: errors that both regressions share cancel in the difference.
         unshared = np.sqrt(max(1 - plain.correlation(adapted), 0.0))
-        errors = unshared * np.hypot(error_plain, error_adapted) * (1 - agreement)
-        error = float(np.hypot(gains.std() / np.sqrt(len(gains)), errors))
+        model_error = unshared * np.hypot(error_plain, error_adapted) * (1 - agreement)
+        error = float(np.hypot(gains.std() / np.sqrt(len(gains)), model_error))
         return cls(len(pairs), agreement, float(gains.mean()), error)
 
 
 def paired(plain: Floats, adapted: Floats) -> Array:
     """Pairs of logits ``[n, classes]`` as features of both, and whether they name the same class: ``[n, 7]``."""
-    same = plain.argmax(axis=1) == adapted.argmax(axis=1)
-    return np.column_stack([prediction_features(plain), prediction_features(adapted), same])
+    is_same = plain.argmax(axis=1) == adapted.argmax(axis=1)
+    return np.column_stack([prediction_features(plain), prediction_features(adapted), is_same])

@@ -25,10 +25,10 @@ from fozo.engines.blackbox import BlackBoxEngine
 from fozo.engines.load import load_engine
 from fozo.errors import FozoError
 from fozo.io import load_arrays, refuse_damage, save_arrays
-from fozo.methods.base import Method
+from fozo.methods.method import Method
 from fozo.methods.registry import create
 from fozo.monitor import Event, Guarded, Monitor, MonitorReference
-from fozo.monitor.state import thumbnail
+from fozo.monitor.events import thumbnail
 from fozo.public import adapter
 from fozo.serve import protocol
 from fozo.serve.board import Reading
@@ -36,9 +36,10 @@ from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.merging import LOG, MergingEngine, is_independent
 from fozo.serve.protocol import ACCURACY, DRIFT, LOGITS, InferRequest, InferResponse, Limits
 from fozo.serve.store import PRIVATE, CameraFolder, CameraInUse, StateFolder, is_damage
+from fozo.state import leaves, rebuild
 from fozo.types import Batch, Engine
 
-Create = Callable[[Callable[[Event], None]], tuple[Method[Any], Monitor | None]]
+Create = Callable[[Callable[[Event], None]], tuple[Method[Any, Any], Monitor | None]]
 RESPONSES, RESPONSE_BYTES = 32, 256 << 10
 """Responses that a camera keeps, and the bytes of their logits in all; the latest is always kept."""
 KIND = "answers"
@@ -116,9 +117,10 @@ class Camera:
         if folder is not None:
             self._restore(folder)
 
-    def _use(self, method: Method[Any], monitor: Monitor | None) -> None:
-        self.method, self.monitor = method, monitor
-        self.adapter = method.inner if isinstance(method, Guarded) else method  # what adapts and is saved
+    def _use(self, method: Method[Any, Any], monitor: Monitor | None) -> None:
+        self.method = method
+        self.monitor = monitor
+        self.adapter = method.inner if isinstance(method, Guarded) else method
 
     def _restore(self, folder: CameraFolder) -> None:
         try:
@@ -133,9 +135,7 @@ class Camera:
                 responses = ResponseCache.load(path, tuple(engine.outputs), None)
             else:
                 responses = ResponseCache.load(path, (LOGITS,), engine.spec.classes)
-            self.adapter.restore(folder.checked("adapter"))
-            if self.monitor is not None and "monitor" in folder.files:
-                self.monitor.restore(folder.checked("monitor"))
+            self.method.restore(folder.checked("adapter"))
             self._responses, self.images = responses, images
         except FozoError as error:  # of another model or config, or damaged
             if not is_damage(error):
@@ -164,7 +164,7 @@ class Camera:
             with working():
                 found: Any = method(images)
             if request.start:
-                self.adapter.detach()
+                self.detach()
                 self._use(method, monitor)
                 self.images = 0
                 self._responses.clear()
@@ -212,8 +212,20 @@ class Camera:
     @property
     def passes_per_image(self) -> float:
         """Forward passes that the latest request cost for each image, with those of the monitor."""
-        shadow = 0.0 if self.monitor is None or self.monitor.guarded else self.monitor.passes_per_image
-        return self.method.passes_per_image + shadow
+        passes = self.method.passes_per_image
+        if self.monitor is None or self.method is not self.adapter:  # a guard counts its monitor's
+            return passes
+        return passes + self.monitor.status.passes_per_image
+
+    def detach(self) -> None:
+        """Part the method from its monitor: they refer to each other, and would stay in memory for a while."""
+        if self.monitor is not None:
+            self.monitor.unwatch()
+
+    def release(self) -> None:
+        """Give back the memory of what follows from the state, and is made again for the next image."""
+        with self._lock:
+            self.method.load_state(rebuild(self.method.init(), dict(leaves(self.method.state()))))
 
     def save(self, patience: float = -1, *, close: bool = False) -> None:
         """Write what is new to the folder, where there is one; then ``close`` it if nothing is to be learnt any more.
@@ -223,15 +235,14 @@ class Camera:
         if not self._lock.acquire(timeout=patience):
             raise FozoError("its request is still worked on")
         try:
-            files: dict[str, Callable[[Path], None]] = {"adapter": self.adapter.save, "answers": self._responses.save}
-            if self.monitor is not None:
-                files["monitor"] = self.monitor.save
+            # The method's file has its monitor's memory in it.
+            files: dict[str, Callable[[Path], None]] = {"adapter": self.method.save, "answers": self._responses.save}
             if self.folder is not None and self.unsaved:
                 self.folder.save({"images": self.images, "time": time.time(), "method": self.adapter.info.name}, files)
             self.unsaved = 0
             self._closed |= close
             if close:
-                self.adapter.detach()  # a monitor and what it watches refer to each other, and would stay for a while
+                self.detach()
                 if self.folder is not None:
                     self.folder.close()
         finally:
@@ -287,7 +298,7 @@ class ServedModel:
         source = None if config.stats is None else SourceStatistics.load(config.stats)
         if source is None and config.method is None:
             raise FozoError(f"the model {self.name} has no stats; give what fozo calibrate wrote, or another method")
-        make: Callable[..., Method[Any]] = partial(create, config.method) if config.method else adapter
+        make: Callable[..., Method[Any, Any]] = partial(create, config.method) if config.method else adapter
         self._prototype = make(self.engine, source, **config.options)
         self.method = self._prototype.info.name
         self.reference = None if config.reference is None else MonitorReference.load(config.reference)
@@ -310,8 +321,10 @@ class ServedModel:
         return Camera("", self._create, stateless=True)
 
     def _create(self, on_event: Callable[[Event], None]) -> tuple[Method[Any], Monitor | None]:
-        method = self._prototype.sibling()
+        method = self._prototype.clone()
         if self.reference is None:
             return method, None
         monitor = Monitor(self.reference, shadow=self.config.shadow, on_event=on_event)
-        return (Guarded(method, monitor) if self.config.guard else method), monitor.watch(method)
+        if self.config.guard:
+            return Guarded(method, monitor), monitor
+        return method, monitor.watch(method)

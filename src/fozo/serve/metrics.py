@@ -58,7 +58,7 @@ class Metrics:
                 self.rollbacks.labels(model, name, "guard").inc()
         if camera.stateless or (name == OTHER and camera.name != OTHER):
             return
-        memory = getattr(camera.adapter, "memory", None)
+        memory = getattr(camera.adapter.state(), "memory", None)
         if isinstance(memory, Sized):
             self.memories.labels(model, name).set(len(memory))
         if camera.monitor is None:

@@ -165,7 +165,7 @@ class Pool:
             LOG.exception("the metrics of the camera %r failed; its predictions do not depend on them", slot.name)
         camera.events.clear()
         if slot.stateless:
-            camera.adapter.detach()
+            camera.detach()
         try:  # before the response, too: fewer images than `save_every` are answered and not saved
             if request.end and not slot.stateless:
                 if not self._evict(slot):
@@ -244,7 +244,7 @@ class Pool:
             with self._changed:
                 quiet = [s.camera for s in self._slots.values() if s.camera and not s.busy and s.used < now - QUIET]
             for camera in quiet:
-                camera.adapter.release()  # not after each request: the next one would make it all again
+                camera.release()  # not after each request: the next one would make it all again
             if self._evicted:
                 self._evicted = False
                 trim_memory()

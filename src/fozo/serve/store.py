@@ -1,8 +1,7 @@
 """Where cameras are kept while they are idle, and when the server is down.
 
     STATE/fashion-1f0c.../cam-3-9a2b.../camera.json        which generation is in force, and of which camera
-                                       /adapter-7.npz       the adapter's state
-                                       /monitor-7.npz       the monitor's state
+                                       /adapter-7.npz       the method's state, and what its monitor remembers
                                        /answers-7.npz       the latest responses, by the ids of their requests
 
 The files of a generation are written first, and ``camera.json`` is replaced last, atomically: however a process ends,
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 KIND, VERSION = "camera", 3
 HEADER_FILE = "camera.json"
 REFUSED = ".refused"  # suffix of the folder of a camera whose state could not be restored
-PRIVATE = 0o600  # mode of its files: the monitor's holds a frame
+PRIVATE = 0o600  # mode of its files: the method's holds a frame
 RECOUNT = 1.0  # seconds between two counts of the cameras of a full folder
 MAX_FILE = 1 << 30  # bytes of a file of a camera
 OF_THE_FILE = None, ENOENT, EISDIR, ENOTDIR, ELOOP, ENXIO, EOPNOTSUPP, EINVAL, EOVERFLOW, ENAMETOOLONG  # they stay

@@ -21,9 +21,9 @@ from fozo.bench.report.tables import Cell, Table, comma_separated, full_name, nu
 from fozo.bench.store import Group, Run, read_runs
 from fozo.errors import FozoError
 from fozo.io import check_output, open_regular, parse_json
+from fozo.monitor.events import check_thumbnail
 from fozo.monitor.monitor import clock
 from fozo.monitor.quality import STATISTICS
-from fozo.monitor.state import check_thumbnail
 
 COSTS = ("ECE", "Passes", "Time (s)", "Memory (MiB)", "#Params")
 MAX_COLUMNS = 8  # columns of a table that have charts and conclusions of their own
