@@ -10,12 +10,13 @@ NEEDS = {  # what a method may need, in words
     "source": "source statistics; make them with fozo.calibrate",
     "fisher": "the Fisher information of clean images",
     "tokens": "the tokens of a ViT: use an engine that shows them, or the method equalise, which needs none",
+    "prompts": "a model that takes prompts: one whose graph has no fixed number of tokens, as fozo export writes it",
     "covariances": "the token covariances of clean images; make them with fozo.methods.pea.measure_covariances",
     "torch": "to change a copy of the model: use a torch engine",
     "blocks": "to move all tokens between blocks: use a torch engine",
     "gradient": "gradients: use a torch engine in full precision, because rounding has none",
 }
-ABILITIES = ("tokens", "gradient", "torch", "blocks")  # an engine's; gradient gives better advice than torch
+ABILITIES = ("tokens", "prompts", "gradient", "torch", "blocks")  # an engine's; gradient gives better advice than torch
 
 
 @dataclass(frozen=True)
