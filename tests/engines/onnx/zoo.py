@@ -114,7 +114,12 @@ def size_of(name: str) -> int:
     return 64 if "Swin" in name else SIZE
 
 
-def by_torchscript(module: nn.Module, path: Path, *, opset: int = 17, dynamic: bool = True, size: int = SIZE) -> Path:
+def by_torchscript(
+    module: nn.Module, path: Path, *, opset: int = 17, dynamic: bool = True, size: int = SIZE, eager: bool = False
+) -> Path:
+    for layer in module.modules():
+        if hasattr(layer, "fused_attn"):  # older opsets do not know it, and fp16 converters break it
+            layer.fused_attn = opset >= 14 and not eager
     axes = {"images": {0: "batch"}, "logits": {0: "batch"}} if dynamic else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -168,7 +173,7 @@ def by_transformer_fusions(module: nn.Module, path: Path) -> Path:
 def in_half(module: nn.Module, path: Path, *, keep_io_types: bool = True) -> Path:
     from onnxconverter_common import float16
 
-    plain = onnx.load(by_torchscript(module, path))
+    plain = onnx.load(by_torchscript(module, path, eager=True))
     onnx.save(float16.convert_float_to_float16(plain, keep_io_types=keep_io_types), path)
     return path
 

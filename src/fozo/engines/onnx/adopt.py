@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import onnx
-from onnx import NodeProto, TensorProto, compose, inliner
+from onnx import NodeProto, TensorProto, compose, helper, inliner
 
 from fozo.engines.onnx.export import ONE_FILE_BYTES, write_model
 from fozo.engines.onnx.graph import Graph
@@ -96,11 +97,11 @@ def _adopt(path: Path, image_size: tuple[int, int] | None, *, reverse: bool) -> 
         path.stem,
         depth=len(stream.entries) - 1,
         dim=stream.dim,
-        classes=len(stream.bias),
+        classes=len(stream.head.bias),
         channels=probe.shape[0],
         image_size=(height, width),
         patch_size=(height // rows, width // columns),
-        head_width=sum(len(weight) for weight in stream.weights),
+        head_width=len(stream.head.weight),
         fingerprint=f"adopted-{model_fingerprint(path)}",
         class_token=stream.class_token,
     )
@@ -176,7 +177,6 @@ class Insertion:
         self.spec = spec
         self.reverse = reverse
         self.g = Graph(INSERTED)
-        self.half = probe.dtype == np.float16
         batch = probe.batch or "B"
         self.images = self.g.input(IMAGES, [batch, *probe.shape])
         rows = 1 if probe.batch == 1 else "n"
@@ -210,7 +210,9 @@ class Insertion:
     def _moved(self, tokens: str, patches: str, block: int) -> str:
         """Tokens as the block reads them: CLS, other prefix tokens, patches, prompts."""
         g = self.g
-        cls_scale, cls_shift, scale, shift = (self._original(g.slice(move, block, block + 1, 1)) for move in self.moves)
+        cls_scale, cls_shift, scale, shift = (
+            self._like_tokens(g.slice(move, block, block + 1, 1)) for move in self.moves
+        )
         parts = [g.op("Add", g.op("Mul", patches, scale), shift)]
         first_fixed = 0
         if self.spec.class_token:
@@ -220,7 +222,7 @@ class Insertion:
         if first_fixed < self.stream.prefix:
             parts.insert(first_fixed, g.slice(tokens, first_fixed, self.stream.prefix, 1))
         if self.prompts is not None:
-            added = self._original(self.prompts) if block == 0 else g.slice(tokens, self.stream.tokens, END, 1)
+            added = self._like_tokens(self.prompts) if block == 0 else g.slice(tokens, self.stream.tokens, END, 1)
             parts.append(added)
         return g.op("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
 
@@ -249,9 +251,10 @@ class Insertion:
 
     def _leave(self) -> None:
         g = self.g
+        head = self.stream.head
         pooled = [
-            self._float(g.op("Reshape", name, g.ints(-1, len(weight))))
-            for name, weight in zip(self.stream.pooled, self.stream.weights, strict=True)
+            self._float(g.op("Reshape", name, g.ints(-1, width)))
+            for name, width in zip(head.pooled, head.widths, strict=True)
         ]
         joined = g.op("Concat", *pooled, axis=1) if len(pooled) > 1 else pooled[0]
         features = g.slice(joined, 0, self.spec.dim, 1)
@@ -259,16 +262,15 @@ class Insertion:
         for tap, layers in self.taps.items():
             g.output(tap.value, g.op("Concat", *layers, axis=1), ["N", self.spec.depth, self.spec.dim])
         g.output(Tap.POOLED.value, joined, ["N", self.spec.head_width])
-        weight = np.concatenate(self.stream.weights)
-        g.output(HEAD_WEIGHT, g.weight(f"{INSERTED}{HEAD_WEIGHT}", weight), weight.shape)
-        g.output(HEAD_BIAS, g.weight(f"{INSERTED}{HEAD_BIAS}", self.stream.bias), self.stream.bias.shape)
+        for name, array in ((HEAD_WEIGHT, head.weight), (HEAD_BIAS, head.bias)):
+            g.output(name, g.weight(f"{INSERTED}{name}", array), array.shape)
 
     def _joined(self) -> onnx.ModelProto:
         """Put both graphs together."""
         g = self.g
         graph = self.model.graph
         pixels = g.op("Gather", self.images, g.ints(2, 1, 0), axis=1) if self.reverse else self.images
-        names = {**self.read_instead, graph.input[0].name: self._original(pixels)}
+        names = {**self.read_instead, graph.input[0].name: self._cast(pixels, self.probe.dtype)}
         for node in graph.node:
             node.input[:] = [names.get(name, name) for name in node.input]
         graph.initializer.extend(g.initializers.values())
@@ -280,12 +282,14 @@ class Insertion:
         graph.output.extend(g.outputs)
         return self.model
 
-    def _original(self, name: str) -> str:
-        """A tensor of fozo's in the graph's precision."""
-        return self.g.op("Cast", name, to=TensorProto.FLOAT16) if self.half else name
+    def _cast(self, name: str, dtype: npt.DTypeLike) -> str:
+        return self.g.op("Cast", name, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def _like_tokens(self, name: str) -> str:
+        return self._cast(name, self.stream.dtype)
 
     def _float(self, name: str) -> str:
-        return self.g.op("Cast", name, to=TensorProto.FLOAT) if self.half else name
+        return self._cast(name, np.float32)
 
 
 class Proof:
@@ -300,7 +304,7 @@ class Proof:
         self.seen = np.ascontiguousarray(seen, np.float32)
         kinds = {node.op_type for node in model.graph.node}
         self.tolerance = TOLERANCE
-        if probe.dtype == np.float16 or any(t.data_type == TensorProto.FLOAT16 for t in model.graph.initializer):
+        if any(tensor.data_type == TensorProto.FLOAT16 for tensor in model.graph.initializer):
             self.tolerance = HALF_TOLERANCE
         if kinds & QUANTISERS or any("Integer" in kind or kind.startswith("QLinear") for kind in kinds):
             self.tolerance = INT8_TOLERANCE
@@ -343,7 +347,7 @@ class Proof:
         depth = self.spec.depth
         stream = self.stream
         names = [faces[0] for faces in stream.entries]
-        *entries, logits = self.probe.run([*names, stream.logits], self.image)
+        *entries, logits = self.probe.run([*names, stream.head.logits], self.image)
         tokens = np.stack([entry[0].astype(np.float32) for entry in entries])  # [L + 1, T, d]
         patches = tokens[:, stream.prefix :]
         cls = tokens[1:, 0] if self.spec.class_token else patches[1:].mean(axis=1)
@@ -375,7 +379,8 @@ class Proof:
             shift[0, 0, block] = tokens.std() * self.numbers.standard_normal(self.spec.dim)
             moves.append(Move(scale, shift))
             moved[:, part] = moved[:, part] * scale[0, 0, block] + shift[0, 0, block]
-        (expected,) = self.probe.run([self.stream.logits], self.image, dict.fromkeys(faces, moved))
+        moved = moved.astype(tokens.dtype)
+        (expected,) = self.probe.run([self.stream.head.logits], self.image, dict.fromkeys(faces, moved))
         logits = engine.run(engine.check(self.seen), Knobs(cls=moves[0], patches=moves[1]))[Tap.LOGITS][0, 0]
         distance = _distance(logits, expected[0].reshape(-1))
         if not distance <= 10 * self.tolerance:
@@ -383,8 +388,9 @@ class Proof:
 
 
 def opened(adopted: Adopted) -> OnnxEngine:
+    """One row a call: where INT8 ranges are measured in every call, rows of one disturb each other."""
     with adopted.file() as file:
-        return OnnxEngine(file, threads=1)
+        return OnnxEngine(file, threads=1, chunk=1)
 
 
 def _distance(values: Floats, expected: Floats) -> float:

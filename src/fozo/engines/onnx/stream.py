@@ -9,6 +9,7 @@ tokens that leave the last block shows which of them the head reads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper
 
 from fozo.engines.onnx.schema import NoTokensError
 from fozo.types import Floats
@@ -27,12 +28,13 @@ NORMS = {"LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization
 ELEMENTWISE = ALIASES | NORMS | {"Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "Reciprocal"}  # what norms are written with
 ATTENTIONS = {"Softmax", "QLinearSoftmax", "Attention", "MultiHeadAttention"}
 SHAPES = {"Shape", "Size", "ConstantOfShape"}  # of which the output does not depend on values
-HEADS = {"Add", "Reshape", "Flatten", "Squeeze", "Mul", "Div", "Gemm", "MatMul", "FusedMatMul"}
+PRODUCTS = {"Gemm", "MatMul", "FusedMatMul", "MatMulInteger", "QGemm", "QLinearMatMul"}
 USUAL_SIZES = (224, 384, 256, 336, 448, 518, 512)
 LEAST_CHANGE = 1e-3
 """What a change of the input moves by less than this part of the largest change counts as unchanged: where INT8 ranges
 are measured in every call, everything moves a little."""
 PIXELS = 8
+HEAD_ROWS = 64  # vectors that are put through the head at a time
 DTYPES = {TensorProto.FLOAT: np.float32, TensorProto.FLOAT16: np.float16}
 
 
@@ -44,17 +46,13 @@ class Stream:
     """Tensors ``[B, T, d]`` that enter each block, and those that leave the last; several names for equal values."""
     normed: list[str]
     """What the first norm of each block makes of them."""
-    pooled: list[str]
-    """Tensors that the head reads."""
-    weights: list[Floats]
-    """The head's weight for each of them, ``[h, classes]``."""
-    bias: Floats
-    logits: str
+    head: Head
     tokens: int
     dim: int
     prefix: int
     """How many tokens stand before the patches."""
     grid: tuple[int, int]
+    dtype: np.dtype[np.floating]
     class_token: bool
     """Whether the head reads the first of the prefix."""
 
@@ -73,24 +71,35 @@ class Probe:
             raise NoTokensError(f"it takes {sides[1]} channels, or has them last")
         self.name = images.name
         self.dtype = DTYPES[kind.elem_type]
-        self.batch = sides[0]
+        self.batch = sides[0]  # 0 where it is free
+        self.output = model.graph.output[0].name
         self.shape = (sides[1] or 3, sides[2], sides[3])
         if 0 in self.shape:
             self.shape = (self.shape[0], *(image_size or self._only_size()))
+        if self.batch == 0 and not self._takes_several():
+            self.batch = 1
 
     def _only_size(self) -> tuple[int, int]:
-        output = [self.model.graph.output[0].name]
         sizes = []
         for size in USUAL_SIZES:
             self.shape = (self.shape[0], size, size)
-            try:
-                self.run(output, self.image(0))
-            except Exception:
-                continue
-            sizes.append((size, size))
+            with suppress(Exception):  # whatever the runtime raises, this size does not fit
+                self.run([self.output], self.image(0))
+                sizes.append((size, size))
         if len(sizes) != 1:
             raise NoTokensError("it does not state the size of its images; give image_size=")
         return sizes[0]
+
+    def _takes_several(self) -> bool:
+        """Whether images of one batch do not disturb each other: some graphs promise a free batch and have none."""
+        images = np.concatenate([self.image(0), self.image(1)])
+        try:
+            run = self.session([self.output])
+            (together,) = run(images, {})
+        except Exception:  # whatever the runtime raises
+            return False
+        alone = run(images[1:], {})[0]
+        return len(together) == 2 and np.allclose(together[1:], alone, rtol=0.1, atol=0.1 * np.abs(alone).max())
 
     def image(self, seed: int) -> Floats:
         numbers = np.random.Generator(np.random.Philox(seed))
@@ -98,20 +107,20 @@ class Probe:
         return image
 
     def run(self, outputs: Sequence[str], images: Floats, replaced: Mapping[str, Floats] | None = None) -> list[Floats]:
-        results: list[Floats] = self.session(outputs, replaced or {})(images, replaced or {})
+        results: list[Floats] = self.session(outputs, replaced)(images, replaced or {})
         return results
 
-    def session(self, outputs: Sequence[str], replaced: Iterable[str] = ()) -> Any:  # noqa: ANN401 - a function
-        """Make a function of images and of tensors that replace those of the graph."""
+    def session(self, outputs: Sequence[str], replaced: Mapping[str, Floats] | None = None) -> Any:  # noqa: ANN401
+        """Make a function of images and of tensors that replace those of the graph, which are like ``replaced``."""
+        replaced = replaced or {}
         part = onnx.ModelProto()
         part.CopyFrom(self.model)
         inputs = {name: f"{name} replaced" for name in replaced}
         for node in part.graph.node:
             node.input[:] = [inputs.get(name, name) for name in node.input]
-        for name in inputs.values():
-            part.graph.input.append(
-                helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype)), None)
-            )
+        for name, value in replaced.items():
+            kind = helper.np_dtype_to_tensor_dtype(value.dtype)
+            part.graph.input.append(helper.make_tensor_value_info(inputs[name], kind, None))
         del part.graph.output[:]
         part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
         options = onnxruntime.SessionOptions()
@@ -209,34 +218,32 @@ def find_stream(model: onnx.ModelProto, probe: Probe) -> Stream:
     depth = len(chain) // 2
     if len(chain) != 2 * depth + 1:
         raise NoTokensError(f"its tokens go through {len(chain) - 1} sums, which are not two for each block")
-    for i, (tokens, total) in enumerate(pairwise(chain)):
-        attends = index.attentions(index.above(total, stop=tokens)) > 0
+    for i, (skipped, total) in enumerate(pairwise(chain)):
+        attends = index.attentions(index.above(total, stop=skipped)) > 0
         is_first_sum = i % 2 == 0
         if attends != is_first_sum:
             raise NoTokensError("its blocks are not attention and then an MLP")
-        index.normed(index.faces(tokens), total)
-    entries = [index.faces(tokens) for tokens in chain[::2]]
+        index.normed(index.faces(skipped), total)
+    entries = [index.faces(name) for name in chain[::2]]
     normed = [index.normed(faces, total) for faces, total in zip(entries, chain[1::2], strict=False)]
     head = _head(model, index, probe)
     after = index.above(head.logits) - index.above(chain[-1])
     if index.attentions(after) > 1:
         raise NoTokensError(f"it attends {index.attentions(after)} times after the {depth} blocks that were found")
-    prefix, grid, (_, count, dim) = _layout(probe, entries[0][0])
-    token, patch = _read_by(probe, entries[-1], list(head.weights), prefix)
-    if not token and not patch:
+    prefix, grid, tokens = _layout(probe, entries[0][0])
+    reads_first, reads_patches = _read_by(probe, entries[-1], head.pooled, prefix)
+    if not reads_first and not reads_patches:
         raise NoTokensError("its head reads none of the tokens that were found")
     return Stream(
         entries=entries,
         normed=normed,
-        pooled=list(head.weights),
-        weights=list(head.weights.values()),
-        bias=head.bias,
-        logits=head.logits,
-        tokens=count,
-        dim=dim,
+        head=head,
+        tokens=tokens.shape[1],
+        dim=tokens.shape[2],
         prefix=prefix,
         grid=grid,
-        class_token=token,
+        dtype=tokens.dtype,
+        class_token=reads_first,
     )
 
 
@@ -244,7 +251,8 @@ def _chain(index: Index, probe: Probe) -> list[str]:
     """The longest chain of sums ``x + f(x)`` over ``[B, T, d]``, from what enters the first block."""
     sums = [node for node in index.nodes if node.op_type == "Add" and index.live.issuperset(node.input)]
     names = [node.output[0] for node in sums]
-    shapes = {name: value.shape for name, value in zip(names, probe.run(names, probe.image(0)), strict=True)}
+    values = probe.run([*names, probe.output], probe.image(0))
+    shapes = {name: value.shape for name, value in zip(names, values, strict=False)}
     chains: dict[str, list[str]] = {}
     for node in sorted(sums, key=lambda node: len(index.above(node.output[0]))):
         one, other = (index.root(name) for name in node.input)
@@ -260,76 +268,66 @@ def _chain(index: Index, probe: Probe) -> list[str]:
     return max(chains.values(), key=len)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Head:
     """What is affine between some tensors and the logits."""
 
     logits: str
-    weights: dict[str, Floats]
-    """By the tensors that it reads."""
+    pooled: list[str]
+    widths: list[int]
+    weight: Floats
     bias: Floats
 
 
 def _head(model: onnx.ModelProto, index: Index, probe: Probe) -> Head:
+    """Find what the last products read, and measure the head: its answers to unit vectors are its weights."""
     names = [output.name for output in model.graph.output]
     values = probe.run(names, probe.image(0))
     outputs = [name for name, value in zip(names, values, strict=True) if value.ndim == 2 and name in index.live]
     if len(outputs) != 1:
         raise NoTokensError(f"{len(outputs)} of its {len(names)} outputs are [B, classes], where one is needed")
     logits = index.root(outputs[0])
-    while index.makers[logits].op_type == "Softmax":
+    while logits in index.makers and index.makers[logits].op_type in ("Softmax", "LogSoftmax"):
         logits = index.root(index.makers[logits].input[0])
-    head = Head(logits, {}, np.zeros(()))
-    head.bias = _affine(index, probe, logits, 1.0, head.weights)
-    width = next(iter(head.weights.values())).shape[1]
-    head.bias = np.broadcast_to(np.asarray(head.bias, np.float32), (width,)).copy()
-    return head
+    pooled = sorted(_read_by_products(index, logits))
+    read = dict(zip(pooled, probe.run(pooled, probe.image(0)), strict=True))
+    widths = [value.shape[-1] for value in read.values()]
+    run = probe.session([logits], read)
+    rows = probe.batch or HEAD_ROWS
+    images = np.repeat(probe.image(0)[:1], rows, axis=0)
+    units = np.eye(sum(widths) + rows, sum(widths), k=-1, dtype=np.float32)  # zeros first
+    answers = []
+    for start in range(0, len(units) - rows + 1, rows):
+        parts = np.split(units[start : start + rows], np.cumsum(widths)[:-1], axis=1)
+        vectors = {
+            name: part.reshape(rows, *value.shape[1:]).astype(value.dtype)
+            for (name, value), part in zip(read.items(), parts, strict=True)
+        }
+        answers.append(run(images, vectors)[0].reshape(rows, -1))
+    table = np.concatenate(answers).astype(np.float32)
+    return Head(logits, pooled, widths, table[1 : 1 + sum(widths)] - table[0], table[0])
 
 
-def _affine(index: Index, probe: Probe, name: str, factor: float, weights: dict[str, Floats]) -> Floats:
-    """Collect the weights of what an affine tensor reads, and return its bias."""
-
-    def value(constant: str) -> Floats:
-        if constant in index.constants:
-            return np.asarray(numpy_helper.to_array(index.constants[constant]), np.float64)
-        return np.asarray(probe.run([constant], probe.image(0))[0], np.float64)
-
-    name = index.root(name)
-    if name not in index.live:
-        return value(name) * factor
-    node = index.makers.get(name)
-    kind = "" if node is None else node.op_type
-    if node is None or kind not in HEADS:
-        raise NoTokensError(f"its output is not a linear head's: {kind or 'the input'} makes it")
-    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-    live = [constant for constant in node.input if constant in index.live]
-    if kind == "Add":
-        terms = [_affine(index, probe, term, factor, weights) for term in node.input]
-        return terms[0] + terms[1]
-    if kind in ("Reshape", "Flatten", "Squeeze"):
-        return _affine(index, probe, node.input[0], factor, weights)
-    first = live == [node.input[0]]
-    if len(live) != 1 or not (first or kind == "Mul"):
-        raise NoTokensError("its head is not linear")
-    if kind in ("Mul", "Div"):
-        (constant,) = (value(constant) for constant in node.input if constant != live[0])
-        if constant.size != 1:
-            raise NoTokensError("its head is scaled for each class")
-        scale = float(constant.reshape(()))
-        return _affine(index, probe, live[0], factor * (scale if kind == "Mul" else 1 / scale), weights)
-    weight = value(node.input[1])
-    if attributes.get("transA") or weight.ndim != 2:
-        raise NoTokensError("its head is not one matrix")
-    weight = weight.T if attributes.get("transB") else weight
-    weights[live[0]] = (weights.get(live[0], 0) + factor * attributes.get("alpha", 1.0) * weight).astype(np.float32)
-    if len(node.input) < 3:
-        return np.zeros(())
-    bias: Floats = value(node.input[2]) * factor * attributes.get("beta", 1.0)
-    return bias
+def _read_by_products(index: Index, logits: str) -> set[str]:
+    """What the last matrix products before the logits read, as floats."""
+    pooled = set()
+    todo = [logits]
+    while todo:
+        node = index.makers.get(todo.pop())
+        if node is None:
+            raise NoTokensError("its output is not a linear head's")
+        live = [name for name in node.input if name in index.live]
+        if node.op_type in PRODUCTS or node.op_type == "DynamicQuantizeLinear":
+            maker = index.makers.get(live[0], node)
+            quantised = maker.op_type in ("DynamicQuantizeLinear", "QuantizeLinear")
+            pooled.add(maker.input[0] if quantised else live[0])
+        else:
+            todo += live
+    return pooled
 
 
-def _layout(probe: Probe, entry: str) -> tuple[int, tuple[int, int], tuple[int, ...]]:
-    """How many tokens stand before the patches, rows and columns of patches, and the shape of the tokens."""
+def _layout(probe: Probe, entry: str) -> tuple[int, tuple[int, int], Floats]:
+    """How many tokens stand before the patches, rows and columns of patches, and the tokens of an image."""
     run = probe.session([entry])
     image = probe.image(0)
     (tokens,) = run(image, {})
@@ -357,7 +355,7 @@ def _layout(probe: Probe, entry: str) -> tuple[int, tuple[int, int], tuple[int, 
             raise NoTokensError("its tokens are not the patches of the image, row by row")
     if _changed(run(probe.image(1), {})[0][0], tokens[0]) != list(range(prefix, len(tokens[0]))):
         raise NoTokensError("its tokens before the patches depend on the image")
-    return prefix, (rows, columns), tokens.shape
+    return prefix, (rows, columns), tokens
 
 
 def _changed(tokens: Floats, before: Floats) -> list[int]:
@@ -370,7 +368,7 @@ def _read_by(probe: Probe, exits: Sequence[str], pooled: Sequence[str], prefix: 
     """Whether the head reads the first token, and the patches."""
     image = probe.image(0)
     (tokens,) = probe.run(exits[:1], image)
-    run = probe.session(pooled, exits)
+    run = probe.session(pooled, dict.fromkeys(exits, tokens))
 
     def reads(token: int) -> bool:
         changed = tokens.copy()
@@ -383,20 +381,27 @@ def _read_by(probe: Probe, exits: Sequence[str], pooled: Sequence[str], prefix: 
 
 
 def unfused(graph: onnx.GraphProto) -> Iterator[NodeProto]:
-    """Write SkipLayerNormalization as a sum and a norm, so that the sum has a name."""
+    """Write sums that were fused with norms or quantisers as sums, so that they have a name."""
     makers = {name: node.op_type for node in graph.node for name in node.output}
     for node in graph.node:
-        if node.op_type != "SkipLayerNormalization":
+        if node.op_type == "QLinearAdd":
+            terms = [f"{node.output[0]} one", f"{node.output[0]} other"]
+            total = f"{node.output[0]} sum"
+            yield helper.make_node("DequantizeLinear", node.input[:3], terms[:1])
+            yield helper.make_node("DequantizeLinear", node.input[3:6], terms[1:])
+            yield helper.make_node("Add", terms, [total])
+            yield helper.make_node("QuantizeLinear", [total, *node.input[6:]], node.output)
+        elif node.op_type == "SkipLayerNormalization":
+            one, other, scale, shift, bias = [*node.input, "", "", ""][:5]
+            total = [*node.output, "", "", ""][3] or f"{node.output[0]} sum"
+            if bias:  # it belongs to the branch, not to the tokens
+                if makers.get(one) == "MatMul":
+                    one, other = other, one
+                yield helper.make_node("Add", [other, bias], [f"{total} branch"])
+                other = f"{total} branch"
+            yield helper.make_node("Add", [one, other], [total])
+            norm = helper.make_node("LayerNormalization", [total, scale, shift], node.output[:1], axis=-1)
+            norm.attribute.extend(attribute for attribute in node.attribute if attribute.name == "epsilon")
+            yield norm
+        else:
             yield node
-            continue
-        one, other, scale, shift, bias = [*node.input, "", "", ""][:5]
-        total = [*node.output, "", "", ""][3] or f"{node.output[0]} sum"
-        if bias:  # it belongs to the branch, not to the tokens
-            if makers.get(one) == "MatMul":
-                one, other = other, one
-            yield helper.make_node("Add", [other, bias], [f"{total} branch"])
-            other = f"{total} branch"
-        yield helper.make_node("Add", [one, other], [total])
-        epsilon = next((attribute.f for attribute in node.attribute if attribute.name == "epsilon"), 1e-12)
-        inputs = [total, scale, shift] if shift else [total, scale]
-        yield helper.make_node("LayerNormalization", inputs, node.output[:1], axis=-1, epsilon=epsilon)
