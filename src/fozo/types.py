@@ -315,7 +315,7 @@ class Engine(Protocol):
     def abilities(self) -> frozenset[str]:
         """What it can do beyond images to logits.
 
-        ``tokens``: the knobs and taps of a ViT. ``torch``: a torch model, whose LayerNorms a copy may change.
+        ``tokens``: moves and taps of a ViT. ``prompts``: prompts join its tokens. ``torch``: a torch model, whose LayerNorms a copy may change.
         ``gradient``: gradients flow through it. ``blocks``: it is a :class:`BlockEngine`. A black box has none of them.
         """
 

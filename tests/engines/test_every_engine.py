@@ -35,7 +35,7 @@ def test_the_suite_notices_broken_promises() -> None:
 
     class Broken:
         spec, device, threads, head, check = good.spec, good.device, good.threads, good.head, good.check
-        abilities = frozenset({"tokens"})
+        abilities = frozenset({"tokens", "prompts"})
 
         def __init__(self, change: Callable[[Taps], Taps]) -> None:
             self.change = change
@@ -60,7 +60,7 @@ def test_the_suite_notices_broken_promises() -> None:
     check_engine(Broken(lambda taps: taps))
 
     class Walking(Broken):
-        abilities = frozenset({"tokens", "blocks"})
+        abilities = frozenset({"tokens", "prompts", "blocks"})
 
     with pytest.raises(AssertionError, match=r"has no walk\(\)"):
         check_engine(Walking(lambda taps: taps))

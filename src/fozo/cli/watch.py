@@ -94,7 +94,6 @@ def watch(
         return time.monotonic()
 
     saved = time.monotonic()
-    spec = engine.spec
     console = Console()
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
     with open_output(events) if events is not None else nullcontext() as file, live or nullcontext():

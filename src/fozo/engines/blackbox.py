@@ -71,6 +71,8 @@ class BlackBoxEngine:
 
     abilities: frozenset[str] = frozenset()
     threads = Threads(1)
+    reason = ""
+    """Why its tokens cannot be used, where somebody looked for them."""
     outputs: Mapping[str, Sequence[int]] = {}  # shapes of a file's outputs by their names; -1 is for a side that varies
 
     def __init__(self, model: CallableModel, spec: Spec, *, takes: str | None = None, device: str = "cpu") -> None:

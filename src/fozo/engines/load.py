@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fozo.engines.blackbox import BlackBoxEngine, CallableModel, black_box, per_channel
-from fozo.engines.onnx.schema import ForeignModelError
+from fozo.engines.onnx.schema import ForeignModelError, NoTokensError
 from fozo.errors import FozoError
 from fozo.io import read_json
 from fozo.types import Engine
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fozo.engines.torch_engine import TorchEngine
 
 TIMM = "timm:"
+NO_ONNX = "the onnx package, which finds the tokens in it, is not installed: pip install 'fozo[export]'"
 Model: TypeAlias = "Engine | torch.nn.Module | CallableModel | str | os.PathLike[str]"  # What :func:`load_engine` takes
 
 
@@ -85,8 +86,9 @@ def load_engine(model: Model, options: LoadOptions | None = None, **changes: obj
             transformers' or torchvision's, also inside ``torch.compile``, ``DataParallel`` and its like), a file of
             weights with timm's names (``.safetensors``, or ``.pt``/``.pth``/``.bin`` holding tensors only), a folder
             that transformers saved a model to, ``timm:NAME`` with its full tag (fetched by timm), or an engine,
-            returned as it is. Any other module, ``.onnx`` file or function of images is run as a black box
-            (:mod:`fozo.engines.blackbox`).
+            returned as it is. In an ``.onnx`` file of another program the tokens of a transformer are found
+            (:mod:`fozo.engines.onnx.adopt`). Any other module, ``.onnx`` file or function of images is run as a black
+            box (:mod:`fozo.engines.blackbox`).
         options: how to load it.
         changes: fields of :class:`LoadOptions` by name, ``mean=0.5`` say.
     """
@@ -104,7 +106,7 @@ def load_engine(model: Model, options: LoadOptions | None = None, **changes: obj
             try:
                 return _load_graph(model, options)
             except ForeignModelError:
-                return _load_black_box(model, options)
+                return _load_foreign(Path(model), options)
     elif torch is None or not isinstance(model, torch.nn.Module):
         return _load_black_box(model, options)
     options.refuse(("threads", "runtime"), "it is for .onnx files; this model runs in PyTorch")
@@ -142,6 +144,32 @@ def _load_black_box(model: CallableModel | str | os.PathLike[str], options: Load
     same = ("image_size", "mean", "std", "labels", "threads")
     kwargs = {name: getattr(options, name) for name in same}
     return black_box(model, name=options.architecture, channels=options.channels or 3, **kwargs)
+
+
+def _load_foreign(path: Path, options: LoadOptions) -> Engine:
+    """Adopt the tokens of a graph that another program wrote, or run it as a black box that can say why not."""
+    try:
+        from fozo.engines.onnx.adopt import adopt
+    except ImportError:
+        reason = f"{NO_ONNX}, or write a file with tokens elsewhere: fozo adopt {path.name} -o OUT.onnx"
+    else:
+        wanted = options.image_size
+        if isinstance(wanted, int):
+            wanted = (wanted, wanted)
+        try:
+            adopted = adopt(path, wanted, reverse=options.channels == "bgr")
+        except NoTokensError as error:
+            reason = str(error)
+        else:
+            size = adopted.spec.image_size
+            if wanted not in (None, size):
+                raise FozoError(f"{path} takes images of {size}, not of {wanted}; leave image_size= out")
+            named = adopted.named(options.architecture or path.stem)
+            with named.file() as file:
+                return _load_graph(file, replace(options, architecture=None, image_size=None, channels=None))
+    engine = _load_black_box(path, options)
+    engine.reason = reason
+    return engine
 
 
 def _from_timm(name: str) -> torch.nn.Module:

@@ -265,7 +265,7 @@ class TorchEngine:
     But for one thing: forked children compute on one thread, because with more they would hang.
     """
 
-    abilities = frozenset({"tokens", "torch", "gradient", "blocks"})
+    abilities = frozenset({"tokens", "prompts", "torch", "gradient", "blocks"})
 
     def __init__(
         self,

@@ -86,7 +86,7 @@ class ScaledFOZOState(State):
 
 
 @register(
-    "scaled-fozo", passes="2n", adapts="a prompt", paper="fozo, docs/fozo.md", needs={"source", "tokens"}, draws=True,
+    "scaled-fozo", passes="2n", adapts="a prompt", paper="fozo, docs/fozo.md", needs={"source", "tokens", "prompts"}, draws=True,
     label="FOZO scaled",
 )  # fmt: skip
 class ScaledFOZO(Method[ScaledFOZOConfig, ScaledFOZOState]):

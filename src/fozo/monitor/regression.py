@@ -170,7 +170,7 @@ class Regression(State):
         coordinates = np.array([domain.coordinates[chunk].mean(axis=0) for domain, chunk in groups])
         soft_labels = np.concatenate([domain.soft_labels for domain in evidence])
         centre = columns.mean(axis=0)
-        scale = columns.std(axis=0) + 1e-9
+        scale: Array = columns.std(axis=0) + 1e-9
         member = np.repeat(np.eye(len(groups)), sizes, axis=0)
         design = np.column_stack([np.ones(len(columns)), (columns - centre) / scale, member])
         distances = cdist(coordinates, coordinates)

@@ -56,7 +56,7 @@ class MergingEngine:
     def __init__(self, engine: Engine, *, max_delay: float = 0.002, max_batch: int = 32) -> None:
         self.engine, self.max_delay, self.max_batch = engine, max_delay, max_batch
         # Other abilities (gradients, walking through blocks) are for one caller at a time.
-        self.abilities = engine.abilities & {"tokens"}
+        self.abilities = engine.abilities & {"tokens", "prompts"}
         self.device, self.threads = engine.device, engine.threads
         self.check, self.head = engine.check, engine.head
         self._lock = threading.Lock()

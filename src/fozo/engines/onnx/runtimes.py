@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -22,7 +22,6 @@ import onnxruntime
 from fozo.core.normalisation import check_images
 from fozo.engines.onnx import schema
 from fozo.errors import FozoError, check_counts
-from fozo.io import open_regular
 from fozo.io.system import usable_cpus
 from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Move, Spec, Tap, Taps, Threads, engine_repr
 
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 
 Float32 = npt.NDArray[np.float32]
 Execute: TypeAlias = Callable[[Sequence[str], dict[str, Float32]], list[Float32]]  # names of outputs, inputs by name
+Shapes: TypeAlias = Mapping[str, Sequence[object]]  # of a graph's inputs, with whole numbers where they are fixed
+ADOPTED_MOVE_AXES = 3  # of moves in an adopted graph, [n, L, d]
 WHOLE = slice(None)
 CALL_TOKENS = 800
 """How many tokens go through the blocks in one call: half of what the torch engine takes at a time is as fast, and the
@@ -78,6 +79,48 @@ def thread_count(threads: int | None) -> int:
     return count
 
 
+class Rows:
+    """Calls an adopted graph, whose rows are images under candidates; some take a fixed number of rows."""
+
+    def __init__(self, execute: Execute, inputs: Shapes) -> None:
+        self.execute = execute
+        self.inputs = inputs
+        batch = inputs[schema.IMAGES][0]
+        self.batch = batch if isinstance(batch, int) and batch > 0 else None
+
+    def __call__(self, outputs: Sequence[str], feeds: dict[str, Float32]) -> list[Float32]:
+        candidates = len(feeds[schema.PROMPTS])
+        images = len(feeds[schema.IMAGES])
+        rows = candidates * images
+        by_row = {}
+        for name in self.inputs:
+            value = feeds[name]
+            if name == schema.IMAGES:
+                value = value[None]
+            elif name == schema.PROMPTS:
+                value = value[:, None]
+            elif value.shape[:2] == (1, 1):  # one move for all
+                continue
+            by_row[name] = np.broadcast_to(value, (candidates, images, *value.shape[2:])).reshape(
+                rows, *value.shape[2:]
+            )
+        for_all = {name: feeds[name][0] for name in self.inputs if name not in by_row}
+        size = self.batch or rows
+        calls = []
+        for start in range(0, rows, size):
+            part = {name: _filled(value[start : start + size], size) for name, value in by_row.items()}
+            calls.append(self.execute(outputs, {**for_all, **part}))
+        if outputs[0] in (schema.HEAD_WEIGHT, schema.HEAD_BIAS):
+            return calls[0]
+        columns = [np.concatenate(column)[:rows] for column in zip(*calls, strict=True)]
+        return [column.reshape(candidates, images, *column.shape[1:]) for column in columns]
+
+
+def _filled(rows: Float32, size: int) -> Float32:
+    """Fill up to ``size`` rows with the last one."""
+    return rows if len(rows) == size else np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
+
+
 class GraphEngine:
     """An engine over a file written by ``fozo export``: all of it but the runtime itself.
 
@@ -89,28 +132,38 @@ class GraphEngine:
     same images share a call, because that is where the graph shares their work.
     """
 
-    abilities = frozenset({"tokens"})
     device = "cpu"
 
     def __init__(
-        self, spec: Spec, execute: Execute, chunk: int | None, threads: Threads, calls: Threads | None = None
+        self,
+        spec: Spec,
+        execute: Execute,
+        inputs: Shapes,
+        chunk: int | None,
+        threads: Threads,
+        calls: Threads | None = None,
     ) -> None:
         """Read the head. ``calls`` are the threads that make calls at a time; all ``threads`` by default."""
-        self.threads, self.calls = threads, calls or threads
+        self.threads = threads
+        self.calls = calls or threads
         self.chunk = max(1, CALL_TOKENS // (1 + spec.patches)) if chunk is None else chunk
         check_counts(chunk=self.chunk)
-        self.spec, self.execute = spec, execute
+        self.spec = spec
+        adopted = len(inputs[schema.MOVES[0]]) == ADOPTED_MOVE_AXES
+        self.execute = Rows(execute, inputs) if adopted else execute
+        self.abilities = frozenset({"tokens", "prompts"} if schema.PROMPTS in inputs else {"tokens"})
         self._warned: set[str] = set()
         layers = (1, 1, spec.depth, spec.dim)
-        unmoved = np.ones(layers, np.float32), np.zeros(layers, np.float32)
-        self._unmoved = Move(*unmoved)
+        scale = np.ones(layers, np.float32)
+        shift = np.zeros(layers, np.float32)
+        self._unmoved = Move(scale, shift)
         feeds = {
             schema.IMAGES: np.zeros((1, *spec.image_shape), np.float32),
             schema.PROMPTS: np.zeros((1, 0, spec.dim), np.float32),
         }
-        feeds |= dict(zip(schema.MOVES, 2 * unmoved, strict=True))
+        feeds |= dict(zip(schema.MOVES, (scale, shift, scale, shift), strict=True))
         try:
-            weight, bias = execute([schema.HEAD_WEIGHT, schema.HEAD_BIAS], feeds)
+            weight, bias = self.execute([schema.HEAD_WEIGHT, schema.HEAD_BIAS], feeds)
         except Exception as error:  # whatever a runtime raises
             raise FozoError(
                 f"the graph of {spec.name} does not run ({type(error).__name__}); export it again"
@@ -146,6 +199,11 @@ class GraphEngine:
             raise FozoError(f"this batch ({type(batch).__name__}) is another engine's; check the images with this one")
         count = len(batch.images)
         k = knobs.check(spec, count)
+        if knobs.prompts is not None and "prompts" not in self.abilities:
+            raise FozoError(
+                f"the graph of {spec.name} has a fixed number of tokens, so it takes no prompts; use a method that "
+                f"needs none, such as align, or export the original weights with fozo export"
+            )
         found: Taps = {}
         for tap in taps:
             if tap in (Tap.LOGITS, Tap.POOLED):
@@ -185,6 +243,8 @@ class GraphEngine:
 
 def open_session(path: Path, threads: int) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
     options = onnxruntime.SessionOptions()
+    for pool in ("intra_op", "inter_op"):  # threads that spin take processor time and gain none
+        options.add_session_config_entry(f"session.{pool}.allow_spinning", "0")
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.use_deterministic_compute = True
@@ -203,8 +263,9 @@ class OnnxEngine(GraphEngine):
         file = model_path(path)
         session = open_session(file, 1)
         metadata = session.get_modelmeta().custom_metadata_map
-        spec = schema.read_spec(file, metadata, {value.name: value.shape for value in session.get_inputs()})
-        super().__init__(spec, session.run, chunk, Threads(thread_count(threads)))
+        inputs = {value.name: value.shape for value in session.get_inputs()}
+        spec = schema.read_spec(file, metadata, inputs)
+        super().__init__(spec, session.run, inputs, chunk, Threads(thread_count(threads)))
 
 
 class OpenvinoEngine(GraphEngine):
@@ -251,7 +312,9 @@ class OpenvinoEngine(GraphEngine):
                 # The request's tensors are overwritten by the next call, so what leaves here is a copy.
                 return [request.get_tensor(name).data.copy() for name in outputs]
 
-        super().__init__(spec, execute, chunk, Threads(count), calls=Threads(1))  # every call has its own threads
+        super().__init__(
+            spec, execute, shapes, chunk, Threads(count), calls=Threads(1)
+        )  # every call has its own threads
 
     @classmethod
     def _refuse_fork(cls) -> None:
@@ -299,10 +362,7 @@ class ForeignGraph:
         self.outputs = {output.name: [side if type(side) is int else -1 for side in output.shape] for output in outputs}
         width = outputs[0].shape[1] if len(outputs) == 1 and len(outputs[0].shape) == 2 else None
         self.classes = width if type(width) is int and "float" in outputs[0].type else 0
-        digest = schema.graph_hash()
-        with open_regular(self.path) as file:
-            schema.hash_file(file, digest.update)
-        self.fingerprint = f"onnx-{digest.hexdigest()}"
+        self.fingerprint = f"onnx-{schema.model_fingerprint(self.path)}"
 
     def _session(self) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
         """Give this process's session: threads do not survive a fork, so a child makes its own."""

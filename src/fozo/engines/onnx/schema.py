@@ -5,7 +5,7 @@ No ONNX library is needed here: engines get the metadata from their own runtime.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
@@ -15,16 +15,22 @@ from fozo.errors import FozoError
 from fozo.io import as_dataclass, open_regular, parse_json
 from fozo.types import Spec
 
-FORMAT = 1  # raised when older engines could not run newer files
+FORMAT = 2  # raised when older engines could not run newer files
+EXPORTED_FORMAT = 1  # of files of ``fozo export``, which older engines run too; adopted graphs have the other
 METADATA = "fozo"  # the key of the model's metadata that holds the JSON
 PRODUCER = "fozo"  # what fozo export calls itself in a file
 
-IMAGES, PROMPTS = "images", "prompts"
-MOVES = ("cls_scale", "cls_shift", "patches_scale", "patches_shift")  # each [k, b, L, d], k either K or 1, b B or 1
+IMAGES = "images"
+PROMPTS = "prompts"  # [K, p, d]; an adopted graph has them where its sequence may grow, as [K * B, p, d]
+MOVES = ("cls_scale", "cls_shift", "patches_scale", "patches_shift")
+"""Each ``[k, b, L, d]``, k either K or 1, b B or 1. In an adopted graph, whose rows are images under candidates, each
+``[n, L, d]``, n either K * B or 1."""
 INPUTS = (IMAGES, PROMPTS, *MOVES)
-HEAD_WEIGHT, HEAD_BIAS = "head_weight", "head_bias"  # [h, classes] and [classes]: applied outside of the graph
+HEAD_WEIGHT = "head_weight"  # [h, classes]: the head is applied outside of the graph
+HEAD_BIAS = "head_bias"  # [classes]
 # Far beyond any model; what a file says of itself decides how much memory an engine takes.
-MAX_FIELDS = 100_000  # of a file's outermost message, which has a dozen
+MAX_FIELDS = 100_000  # of a message: a graph has a field for each node and each weight
+MAX_ENTRY_BYTES = 10_000  # of a key and its value: the name of a data file
 LIMITS = {"depth": 1000, "dim": 1 << 16, "classes": 1 << 20, "channels": 64, "head_width": 1 << 17}
 MAX_SIDE = 1 << 14
 
@@ -35,9 +41,13 @@ class ForeignModelError(FozoError):
     """An ONNX file that ``fozo export`` did not write."""
 
 
-def write_spec(spec: Spec, weights: str, data: str = "") -> str:
+class NoTokensError(FozoError):
+    """Why the tokens of a graph of another program were not found."""
+
+
+def write_spec(spec: Spec, weights: str, data: str = "", version: int = EXPORTED_FORMAT) -> str:
     """Spec to metadata, with the digest of the graph that it is of and the name of its data file, if it has one."""
-    return json.dumps({"format": FORMAT, "spec": asdict(spec), "weights": weights, "data": data}, sort_keys=True)
+    return json.dumps({"format": version, "spec": asdict(spec), "weights": weights, "data": data}, sort_keys=True)
 
 
 def read_spec(path: Path, metadata: Mapping[str, str], inputs: Mapping[str, Sequence[object]]) -> Spec:
@@ -47,7 +57,7 @@ def read_spec(path: Path, metadata: Mapping[str, str], inputs: Mapping[str, Sequ
     no longer those that were exported gets a fingerprint of its own, so that statistics of the old ones are refused.
     """
     text = metadata.get(METADATA)
-    if text is None or not set(INPUTS) <= set(inputs):
+    if text is None or not {IMAGES, *MOVES} <= set(inputs):
         refusal = ForeignModelError if text is None and PROMPTS not in inputs else FozoError
         raise refusal(
             f"{path} is an ONNX model without fozo's prompt inputs, so its tokens cannot be moved; export the "
@@ -85,7 +95,9 @@ def _check(spec: Spec, inputs: Mapping[str, Sequence[object]]) -> None:
         raise ValueError(f"images of {spec.image_size} in patches of {spec.patch_size}")
     if min(spec.subset or (0,)) < 0:
         raise ValueError("a class is below 0")
-    wanted = {IMAGES: spec.image_shape, PROMPTS: (spec.dim,), **dict.fromkeys(MOVES, (spec.depth, spec.dim))}
+    wanted = {IMAGES: spec.image_shape, **dict.fromkeys(MOVES, (spec.depth, spec.dim))}
+    if PROMPTS in inputs:
+        wanted[PROMPTS] = (spec.dim,)
     for name, shape in wanted.items():
         own = list(inputs[name])[-len(shape) :]
         if len(own) != len(shape) or any(type(a) is int and a != b for a, b in zip(own, shape, strict=True)):
@@ -97,29 +109,73 @@ def read_graph(path: Path, data: str = "") -> tuple[str, str]:
 
     They are fields 2 and 7 of ONNX's outermost message, which not every runtime passes on.
     """
-    producer, digest = "", graph_hash()
+    producer = ""
+    digest = graph_hash()
     with open_regular(path) as file:
-        for _ in range(MAX_FIELDS):
-            tag = _varint(file)
-            if tag is None:
-                break
-            field, kind = tag >> 3, tag & 7
-            length = _varint(file) if kind in (0, 2) else {1: 8, 5: 4}.get(kind)
-            if length is None:
-                break
-            if (field, kind) == (2, 2):
+        for field, length in _messages(file, path.stat().st_size):
+            if field == 2:
                 producer = file.read(min(length, 1000)).decode(errors="replace")
-                length = max(0, length - 1000)
-            elif (field, kind) == (7, 2):
-                length = hash_file(file, digest.update, length)
-            if kind != 0 and length:
-                file.seek(min(length, 1 << 62), 1)
+            elif field == 7:
+                hash_file(file, digest.update, length)
     if data:
         if Path(data).name != data:
             raise ValueError(f"its data file is called {data!r}")
         with open_regular(path.with_name(data)) as file:
             hash_file(file, digest.update)
     return producer, digest.hexdigest()
+
+
+def model_fingerprint(path: Path) -> str:
+    """Hash a file of any program, and the files that its weights are kept in."""
+    digest = graph_hash()
+    with open_regular(path) as file:
+        hash_file(file, digest.update)
+        locations = sorted(_data_files(file, path.stat().st_size))
+    for location in locations:
+        digest.update(location.encode())
+        data = (path.parent / location).resolve()
+        if data.is_relative_to(path.parent.resolve()) and data.is_file():  # no runtime reads others
+            with open_regular(data) as file:
+                hash_file(file, digest.update)
+    return digest.hexdigest()
+
+
+def _data_files(file: IO[bytes], size: int) -> set[str]:
+    """Where tensors with external data say that they are: graph (7), initializer (5), external_data (13)."""
+    locations = set()
+    file.seek(0)
+    for graph, graph_bytes in _messages(file, size):
+        if graph != 7:
+            continue
+        for tensor, tensor_bytes in _messages(file, graph_bytes):
+            if tensor != 5:
+                continue
+            for entry, entry_bytes in _messages(file, tensor_bytes):
+                if entry == 13 and entry_bytes < MAX_ENTRY_BYTES:
+                    parts = {field: file.read(length) for field, length in _messages(file, entry_bytes)}
+                    if parts.get(1) == b"location":
+                        locations.add(parts.get(2, b"").decode(errors="replace"))
+    return locations
+
+
+def _messages(file: IO[bytes], length: int) -> Iterator[tuple[int, int]]:
+    """Walk the fields of a protobuf message: number and length of those that have one, at whose bytes the file is."""
+    end = file.tell() + length
+    for _ in range(MAX_FIELDS):
+        tag = _varint(file) if file.tell() < end else None
+        if tag is None:
+            return
+        kind = tag & 7
+        if kind == 0:
+            _varint(file)
+            continue
+        size = _varint(file) if kind == 2 else {1: 8, 5: 4}.get(kind)
+        if size is None:
+            return
+        after = min(file.tell() + size, end)
+        if kind == 2:
+            yield tag >> 3, after - file.tell()
+        file.seek(after)
 
 
 def hash_file(file: IO[bytes], update: Callable[[bytes], None], length: int = 1 << 62) -> int:
