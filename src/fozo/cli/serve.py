@@ -29,9 +29,9 @@ def serve(
     option: Annotated[list[str] | None, "Of the method: NAME=VALUE; may be given often."] = None,
     guard: Guard = False,
     thumbnails: Annotated[bool, "Show the latest frames on the page: they may show people."] = False,
-    access_log: Annotated[bool, "Log each request: time, client, path, status."] = False,
     token_file: Annotated[Path | None, "File with the token that clients have to show."] = None,
     allowed_host: Annotated[list[str] | None, "Name that clients use for the server; may be given often."] = None,
+    proxy: Annotated[list[str] | None, "Address of a proxy in front; may be given often."] = None,
     ssl_certfile: Annotated[Path | None, "TLS certificate."] = None,
     ssl_keyfile: Annotated[Path | None, "Its key."] = None,
 ) -> None:
@@ -47,7 +47,7 @@ def serve(
     of_server: dict[str, object] = {
         "state": _text(state), "certificate": _text(ssl_certfile), "key": _text(ssl_keyfile), "host": host,
         "port": port, "workers": workers, "save_every": save_every, "idle": idle, "anonymous": anonymous,
-        "thumbnails": thumbnails or None, "access_log": access_log or None, "allowed_hosts": tuple(allowed_host or ()),
+        "thumbnails": thumbnails or None, "allowed_hosts": tuple(allowed_host or ()), "proxies": tuple(proxy or ()),
         "token": None if token_file is None else read_token(str(token_file)),
     }  # fmt: skip
     given: dict[str, Any] = {key: value for key, value in of_server.items() if value not in (None, ())}

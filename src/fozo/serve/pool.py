@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from fozo.errors import FozoError
 from fozo.serve.cameras import Camera, ServedModel
 from fozo.serve.config import ServeConfig
-from fozo.serve.limits import Pace, PixelBudget, Refused
+from fozo.serve.limits import PixelBudget, Refused
 from fozo.serve.protocol import InferRequest, Limits, write_response
 from fozo.serve.store import CameraInUse, TooManyCameras
 
@@ -63,7 +63,7 @@ class Pool:
         self._ready: deque[_Slot] = deque()
         lock = threading.Lock()
         self._changed, self._idle = threading.Condition(lock), threading.Condition(lock)
-        self.queued, self._pace = 0, Pace()  # requests that wait or are worked on, and how fast they are answered
+        self.queued = 0  # requests that wait or are worked on
         self._closing, self._ended, self._stop = False, False, threading.Event()
         self._evicted = False  # whether a camera has left the memory since it was trimmed
         self._threads = [
@@ -77,10 +77,6 @@ class Pool:
     def cameras(self) -> int:  # in memory
         with self._changed:
             return sum(slot.camera is not None for slot in self._slots.values())
-
-    def retry_after(self) -> int:  # seconds until what waits now is answered, at the latest pace
-        with self._changed:
-            return self._pace.wait(self.queued)
 
     def submit(self, model: ServedModel, request: InferRequest) -> Future[Body]:
         """Queue a request; raises :class:`Refused` if a queue is full."""
@@ -99,8 +95,6 @@ class Pool:
             if not stateless:
                 self._slots[key] = slot
             slot.jobs.append((request, future))
-            if not self.queued:
-                self._pace.begin()
             self.queued += 1
             if not slot.busy:
                 slot.busy = True
@@ -123,7 +117,6 @@ class Pool:
             finally:
                 with self._changed:
                     self.queued -= 1
-                    self._pace.finish()
                 self._release(slot)
 
     def _release(self, slot: _Slot) -> None:
