@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import re
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -22,11 +21,7 @@ CLOSE = {"Connection": "close"}  # nothing more is read from a client that was r
 RETRY = {"Retry-After": "1"}
 PUBLIC = ("/v2/health/live", "/v2/health/ready", "/")
 """Paths that need no token: health checks, and the page, which contains no data and asks for the token itself."""
-MAX_SCANS = 16  # scans of a JPEG that has as many pixels as a request may have; a smaller one may have more
-MAX_SEGMENTS = 1 << 14  # segments of a picture, and bytes between those before a JPEG's pixels
 SMALL_PICTURE = 1 << 21  # pixels, 1080p: a picture up to this size never waits for larger ones
-ARITHMETIC = b"\xc9\xca\xcb\xcd\xce\xcf"  # markers of frames in a slower coding, which browsers do not decode either
-SEGMENT = re.compile(rb"\xff[\xc0-\xc7\xc9-\xcf\xd9-\xef\xfe]")  # markers after which Pillow skips; and the end
 
 
 class AccessPolicy:
@@ -86,14 +81,22 @@ class Refused(FozoError):
 
 
 class PixelBudget:
-    """Pixels that may be decoded at a time, over all requests.
+    """Pixels of large images that are worked on at a time, over all requests.
 
-    Small pictures take none of it. Larger ones wait for each other, but never on the last of the threads, which stays
+    Small images take none of it. Larger ones wait for each other, but never on the last of the threads, which stays
     free for small ones; beyond, they are refused.
+
+    Args:
+        pixels: of all at a time.
+        waiting: images that may wait or be worked on.
+        at_once: images that may be worked on.
     """
 
-    def __init__(self, pixels: int = 1 << 25, workers: int = 8) -> None:
-        self.pixels, self._free, self._threads = pixels, pixels, max(1, workers - 1)
+    def __init__(self, pixels: int = 1 << 25, waiting: int = 7, at_once: int = 7) -> None:
+        self.pixels = pixels
+        self._free = pixels
+        self._waiting = max(1, waiting)
+        self._at_once = max(1, at_once)
         self._changed = threading.Condition()
 
     @contextmanager
@@ -102,46 +105,19 @@ class PixelBudget:
             yield
             return
         if pixels > self.pixels:
-            raise Refused(f"an image has {pixels} pixels, where max_pixels is {self.pixels}; send a smaller one", 413)
+            raise Refused(f"an image takes {pixels} pixels, where max_pixels is {self.pixels}; send a smaller one", 413)
         with self._changed:
-            if not self._threads:
+            if not self._waiting:
                 raise Refused("too many large pictures are being decoded; try again in a while", 503)
-            self._threads -= 1
-            self._changed.wait_for(lambda: self._free >= pixels)
+            self._waiting -= 1
+            self._changed.wait_for(lambda: self._free >= pixels and self._at_once)
             self._free -= pixels
+            self._at_once -= 1
         try:
             yield
         finally:
             with self._changed:
-                self._threads += 1
+                self._waiting += 1
+                self._at_once += 1
                 self._free += pixels
                 self._changed.notify_all()
-
-
-def count_scans(picture: bytes) -> int:
-    """Count the scans of a JPEG by its markers (ITU-T T.81, B.1): a pass over all pixels each. PNG and WebP have one.
-
-    0 is for what is not decoded: formats that Pillow decodes in Python, at least in part; arithmetic coding; more than
-    :data:`MAX_SEGMENTS` segments or bytes between them, which it reads in Python too. What is left takes 3 s at most.
-    """
-    scans, start, left = 0, 2, MAX_SEGMENTS
-    if picture[:4] == b"RIFF" and picture[8:12] == b"WEBP":
-        return 1
-    if picture[:8] == b"\x89PNG\r\n\x1a\n":
-        start = 8
-        for _ in range(MAX_SEGMENTS + len(picture) // 1024):  # pixels are in chunks of 8 kB and more
-            if picture[start + 4 : start + 8] in (b"", b"IEND"):
-                return 1
-            start += 12 + int.from_bytes(picture[start : start + 4], "big")
-    while picture[:2] == b"\xff\xd8" and left >= 0:
-        found = SEGMENT.search(picture, start)
-        left -= 1 if scans else (len(picture) if found is None else found.end()) - start
-        if left >= 0 and (found is None or (scans and found[0] == b"\xff\xd9")):
-            return max(scans, 1)  # files may continue after the end of the image
-        if found is not None:
-            if found[0][1:] in ARITHMETIC:
-                return 0
-            scans += found[0] == b"\xff\xda"
-            length = int.from_bytes(picture[found.end() : found.end() + 2], "big")
-            start = found.end() + (0 if found[0] == b"\xff\xd9" else max(2, length))
-    return 0

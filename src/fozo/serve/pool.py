@@ -17,8 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from fozo.errors import FozoError
+from fozo.io.system import usable_cpus
 from fozo.serve.cameras import Camera, ServedModel
 from fozo.serve.config import ServeConfig
+from fozo.serve.decoding import Decoders
 from fozo.serve.limits import PixelBudget, Refused
 from fozo.serve.protocol import InferRequest, Limits, write_response
 from fozo.serve.store import CameraInUse, TooManyCameras
@@ -57,8 +59,10 @@ class Pool:
         on_evict: Callable[[ServedModel, str], None],
     ) -> None:  # fmt: skip
         self.config, self._on_response, self._on_evict = config, on_response, on_evict
-        budget = PixelBudget(config.max_pixels, config.workers)
-        self.limits = Limits(config.max_images, json=config.max_json, budget=budget)
+        processes = min(config.workers, usable_cpus() + 1)
+        budget = PixelBudget(config.max_pixels, config.workers - 1, processes - 1)
+        decoders = Decoders(budget, processes, config.timeout)
+        self.limits = Limits(config.max_images, json=config.max_json, budget=budget, decoders=decoders)
         self._slots: dict[tuple[str, str], _Slot] = {}
         self._ready: deque[_Slot] = deque()
         lock = threading.Lock()
@@ -262,6 +266,7 @@ class Pool:
         self._ended = True
         loaded = [slot for slot in list(self._slots.values()) if slot.camera is not None]
         unsaved = [slot.name for slot in loaded if not self._evict(slot, 0.1)]
+        self.limits.decoders.close()
         self._slots.clear()
         return len(loaded) - len(unsaved), unsaved
 
