@@ -143,7 +143,7 @@ def test_a_damaged_state_is_set_aside(tmp_path: Path) -> None:
     with pool(config(tmp_path)) as submit:
         close(logits(submit(frames(4))), first)
     assert header(tmp_path, "cam")["images"] == 4
-    (aside,) = tmp_path.glob(f"*/{folder_name('cam')}.refused")
+    (aside,) = tmp_path.glob(f"*/{folder_name('cam')}.*.refused")
     assert (aside / path.name).exists() and (aside / "camera.json").exists()
 
 

@@ -71,9 +71,13 @@ class InferenceServer:
         self._long_json = asyncio.Semaphore(1)  # parsing holds the interpreter: two take more memory, not less time
 
     def start(self) -> None:
-        self.pool = pool = Pool(self.config, on_response=self._record, on_evict=self._forget)
+        folders = [model.folder for model in self.models.values() if model.folder is not None]
+        self.pool = pool = Pool(self.config, folders, on_response=self._record, on_evict=self._forget)
         self.metrics.streams.set_function(lambda: pool.cameras)
         self.metrics.queued.set_function(lambda: pool.queued)
+        for name, model in self.models.items():
+            if model.folder is not None:
+                self.metrics.aside.labels(name).set_function(partial(getattr, model.folder, "aside"))
 
     def stop(self) -> None:
         """Finish what is queued, and save all cameras; ``unsaved`` names those that could not be."""

@@ -44,7 +44,7 @@ class ModelConfig:
 
 
 BOUNDS: dict[str, tuple[float, float]] = {
-    "workers": (1, 1024), "idle": (0.01, 1e9), "timeout": (0.01, 1e9),
+    "workers": (1, 1024), "idle": (0.01, 1e9), "timeout": (0.01, 1e9), "forget_after": (0.001, 1e6),
     "max_delay": (0, 1), "max_labels": (0, 100_000), "port": (0, 65_535), "max_connections": (1, 65_536),
     **dict.fromkeys(("save_every", "max_cameras", "max_known", "max_queue", "max_camera_queue"), (1, 10**9)),
     **dict.fromkeys(("max_images", "max_batch", "max_body", "max_json", "max_pixels"), (1, 1 << 40)),
@@ -59,6 +59,8 @@ class ServeConfig:
     models: tuple[ModelConfig, ...]
     state: str | None = None  # folder where cameras are kept; without one they are lost with the process
     shared: bool = False  # whether other servers keep cameras in the same folder: each camera is then locked by itself
+    misfits: str = "refuse"  # where most saved states cannot be continued: `refuse` to start, `adopt` or `set-aside`
+    forget_after: float | None = None  # days after which a camera that was not saved is removed
     host: str = "127.0.0.1"
     port: int = 8000
     workers: int = 8  # requests that are worked on at a time
@@ -91,9 +93,12 @@ class ServeConfig:
             raise FozoError(f"the models are {', '.join(names) or 'none'}; give at least one, each with its own name")
         if self.anonymous not in ("shared", "stateless"):
             raise FozoError(f"anonymous is {self.anonymous!r}; give shared or stateless")
+        if self.misfits not in ("refuse", "adopt", "set-aside"):
+            raise FozoError(f"misfits is {self.misfits!r}; give refuse, adopt or set-aside")
         for name, (low, high) in BOUNDS.items():
-            if not low <= getattr(self, name) <= high:
-                raise FozoError(f"{name} is {getattr(self, name)}; give a number from {low} to {high}")
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise FozoError(f"{name} is {value}; give a number from {low} to {high}")
         if self.token is not None and not self.token.strip():
             raise FozoError("the token is empty; write one into its file")
         if self.token is not None and not (self.token.isascii() and self.token.isprintable()):
