@@ -44,6 +44,7 @@ from fozo.data import sample
 from fozo.io.system import usable_cpus
 from fozo.serve.cameras import Camera
 from fozo.serve.store import StateFolder
+from fozo.state import leaves
 
 Frames = npt.NDArray[np.uint8]
 CAMERAS = (1, 8, 64)
@@ -207,12 +208,9 @@ def _same(adapter: fozo.Align, on_event: object) -> tuple[fozo.Align, None]:
 def memory(subject: Subject) -> Iterator[list[str]]:
     """Open cameras whose memories are full, and see what the server grows by."""
     adapter = subject.adapter()
-    adapter(subject.frames[:32])
-    capacity = adapter.config.retrieval.capacity
-    state = adapter.state()
-    rows = {name: state[name].repeat(capacity // 32, axis=0) for name in adapter.VARIABLE_LENGTH}
-    adapter.load_state({**state, **rows, "seen": np.array(capacity)})
-    arrays = sum(array.nbytes for array in adapter.state().values())
+    for _ in range(subject.adapter().config.retrieval.capacity // 32):
+        adapter(subject.frames[:32])
+    arrays = sum(leaf.nbytes for _, leaf in leaves(adapter.state()) if isinstance(leaf, np.ndarray))
     with tempfile.TemporaryDirectory() as folder:
         store = StateFolder(Path(folder), NAME)
         for number in range(HELD[-1]):

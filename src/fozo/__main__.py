@@ -35,10 +35,14 @@ def leave(number: int, _: object) -> None:
     os._exit(128 + number)
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal. Of KeyboardInterrupt itself Python remembers that exec() raised it, and ends by SIGINT at the end."""
+
+
 def interrupt(number: int, _: object) -> None:
     """Unwind, so that files are finished or removed; a second signal ends at once."""
     signal.signal(number, leave)
-    raise KeyboardInterrupt(number)
+    raise Stopped(number)
 
 
 if __name__ == "__main__":

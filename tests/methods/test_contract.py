@@ -120,7 +120,9 @@ def test_arguments_are_typed_as_the_docstring_offers_them(tmp_path: Path) -> Non
             fozo.create("neo", model, source, journal=tmp_path / "c"),
         ]
 
-    assert all(method.engine.spec.classes == 10 for method in make(SAMPLE, SAMPLE.with_suffix(".statistics.safetensors")))
+    assert all(
+        method.engine.spec.classes == 10 for method in make(SAMPLE, SAMPLE.with_suffix(".statistics.safetensors"))
+    )
 
 
 def test_a_black_box_has_a_journal(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from fozo.serve.app import InferenceServer, create_app
 from fozo.serve.board import CameraBoard, Reading
 from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.limits import AccessPolicy
-from fozo.serve.run import _listen
+from fozo.serve.run import listen
 from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Tap, Taps
 
 MODEL = sample.MODELS["float32"]
@@ -88,7 +88,7 @@ def reserved_port() -> Iterator[int]:
 @contextmanager
 def served(app: Starlette, port: int = 0, close: Callable[[], None] = lambda: None) -> Iterator[int]:
     """Serve an application on a port of the loopback; at the end the server has to exit by itself, after ``close``."""
-    listener = _listen("127.0.0.1", port)
+    listener = listen("127.0.0.1", port)
     lifespan: Any = "on" if hasattr(app.state, "server") else "off"
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan=lifespan, timeout_graceful_shutdown=20))
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)

@@ -91,7 +91,10 @@ def test_a_model_that_cannot_be_served(tmp_path: Path, reference: Path) -> None:
         (ModelConfig("a", str(MODEL), load=load), "no stats"),
         (ModelConfig("a", str(MODEL), str(tmp_path / "none.npz"), load=load), "no file"),
         (ModelConfig("a", str(other), str(STATS), load=load), "fashion"),
-        (ModelConfig("a", str(other), str(other.with_suffix(".statistics.safetensors")), str(reference), load=load), "fashion"),
+        (
+            ModelConfig("a", str(other), str(other.with_suffix(".statistics.safetensors")), str(reference), load=load),
+            "fashion",
+        ),
         (ModelConfig("a", str(MODEL), str(STATS), options={"nothing": 1}, load=load), "nothing"),
     ):
         with pytest.raises(fozo.FozoError, match=words):

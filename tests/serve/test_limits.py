@@ -6,7 +6,7 @@ import struct
 import threading
 import time
 import tracemalloc
-import zlib
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -19,8 +19,9 @@ from PIL import Image
 import fozo
 from fozo.data.inputs import as_batch
 from fozo.errors import FozoError
-from fozo.serve.limits import SMALL_PICTURE, PixelBudget, Refused, count_scans
-from fozo.serve.protocol import Limits, read_request
+from fozo.serve.decoding import Decoder, Decoders, pixels_here
+from fozo.serve.limits import SMALL_PICTURE, PixelBudget, Refused
+from fozo.serve.protocol import Limits, read_request, working_pixels
 from tests.serve.conftest import NAME, config, running, until
 from tests.serve.test_protocol import LIMITS, SPEC, body
 
@@ -83,7 +84,7 @@ def test_a_shortage_of_memory_is_not_the_clients_fault(monkeypatch: pytest.Monke
 def test_pixels_have_one_budget() -> None:
     """Large pictures wait for each other on all threads but one, and are refused beyond; small ones pass."""
     large, order = SMALL_PICTURE + 1, list[str]()
-    budget = PixelBudget(large + 1, workers=3)
+    budget = PixelBudget(large + 1, waiting=2, at_once=2)
 
     def wait() -> None:
         with budget.take(large):
@@ -95,7 +96,7 @@ def test_pixels_have_one_budget() -> None:
     with budget.take(large):
         waiting = threading.Thread(target=wait)
         waiting.start()
-        until(lambda: budget._threads == 0)
+        until(lambda: budget._waiting == 0)
         with pytest.raises(Refused, match="too many large") as later, budget.take(large):
             pass
         assert later.value.code == 503
@@ -109,20 +110,20 @@ def test_pixels_have_one_budget() -> None:
 def test_a_server_decodes_few_large_pictures_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight cameras send large pictures while a ninth sends small ones, which are answered."""
     go, at_once, most = threading.Event(), 0, 0
-    real, lock, large = fozo.data.images.read_image, threading.Lock(), encoded(1500)
+    real, lock, large = Decoder.ask, threading.Lock(), encoded(1500)
 
-    def slow(data: bytes, name: str) -> Any:
+    def slow(decoder: Decoder, order: dict[str, Any], picture: bytes) -> Any:
         nonlocal at_once, most
-        if len(data) == len(large):
+        if order["pixels"] > SMALL_PICTURE:
             with lock:
                 at_once += 1
                 most = max(most, at_once)
             assert go.wait(30)
             with lock:
                 at_once -= 1
-        return real(data, name)
+        return real(decoder, order, picture)
 
-    monkeypatch.setattr("fozo.serve.protocol.read_image", slow)
+    monkeypatch.setattr(Decoder, "ask", slow)
     codes = list[int]()
 
     def send(camera: int) -> None:
@@ -162,54 +163,116 @@ def scans(side: int, count: int, kind: str = "progressive") -> bytes:
     return whole[:-2] + count * last + whole[-2:]
 
 
-def test_scans_are_counted_by_their_markers() -> None:
-    plain = encoded(64, "JPEG")
-    assert count_scans(plain) == 1 and count_scans(encoded(64)) == 1
-    ordinary = count_scans(scans(64, 0))
-    assert 2 < ordinary < 16 and count_scans(scans(64, 70)) == ordinary + 70
-    comment = b"\xff\xfe" + struct.pack(">H", 6) + b"\xff\xda\xff\xda"  # markers in a comment are text,
-    assert count_scans(plain[:2] + comment + plain[2:]) == 1
-    assert count_scans(plain + scans(64, 70)) == 1  # what comes after the end is not decoded,
-    hidden = b"\xff\x01\xff\xff\x00\xff" + scans(64, 70)[2:]  # and a marker without a segment hides none
-    assert count_scans(b"\xff\xd8" + hidden) == ordinary + 70
-    for end in range(2, len(plain), 7):
-        assert count_scans(plain[:end]) == 1
+JPEG = encoded(28, "JPEG")
+EXIF = b"\xff\xe1\xff\xff" + b"Exif\0\0" + bytes(65527)
+HOSTILE = {
+    "scans": scans(1500, 4000),
+    "metadata that is joined again and again": JPEG[:2] + 950 * EXIF + JPEG[2:],
+}
 
 
-EMPTY = struct.pack(">I4sI", 0, b"abCd", zlib.crc32(b"abCd"))
-JPEG, MANY = encoded(28, "JPEG"), 1 << 17
+@pytest.fixture
+def decoders() -> Iterator[Decoders]:
+    found = Decoders(count=2)
+    yield found
+    found.close()
 
 
-@pytest.mark.parametrize(
-    "picture",
-    [
-        *(encoded(28, form) for form in ("TIFF", "BMP", "GIF", "PPM")),  # decoded in Python, at least in part
-        JPEG[:2] + b"\xff\xfe\x00\x02" * MANY + JPEG[2:],
-        JPEG[:2] + b"\xff" * MANY + JPEG[2:],
-        JPEG[:3] + b"\xff\x00" * MANY + JPEG[2:],
-        JPEG[:2] + (b"\xff\xf0\xff\xff" + b"\xff" * 65533) * 2 + JPEG[2:],  # Pillow does not skip such a segment
-        JPEG[:2] + b"\xff\xd9" + b"\xff" * MANY + JPEG[2:],  # nor end here
-        b"\xff\xd8" + b"\xff" * MANY,
-        JPEG.replace(b"\xff\xc0", b"\xff\xc9"),  # arithmetic coding
-        FRAME[:33] + EMPTY * MANY + FRAME[33:],
-        b"",
-    ],
-)
-def test_what_pillow_would_read_in_python_is_not_decoded(picture: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A body of 64 MiB of this would take half a minute."""
-    monkeypatch.setattr("fozo.serve.protocol.header_size", lambda *_: pytest.fail("it was opened"))
-    request = replace(read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=(picture,))
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_picture_that_takes_too_long_is_ended(kind: str, decoders: Decoders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the system, whatever takes long in it; the next picture is decoded as if nothing had been."""
+    monkeypatch.setattr("fozo.serve.decoding.DECODING_SECONDS", 1)
+    limits = replace(LIMITS, pixels=1 << 26, decoders=decoders)
+    request = replace(read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=(HOSTILE[kind],))
+    with pytest.raises(FozoError, match="picture 0 of the request takes more than 1 s"):
+        request.images(SPEC, limits)
+    assert replace(request, tensor=(encoded(400, "JPEG", progressive=True),)).images(SPEC, limits).shape == (
+        1,
+        28,
+        28,
+        1,
+    )
+
+
+def test_pictures_of_a_request_share_its_time(decoders: Decoders, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fozo.serve.decoding.DECODING_SECONDS", 1e-6)
+    request = replace(read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=(noise(200),) * 2)
+    with pytest.raises(FozoError, match="the pictures before picture 1 of the request took"):
+        request.images(SPEC, replace(LIMITS, pixels=1 << 26, decoders=decoders))
+
+
+def test_memory_of_a_picture_is_limited(decoders: Decoders) -> None:
+    """Where a decoder may take less than the picture needs, that is said, and the next is decoded."""
+    decoders.memory = 16 << 20
+    request = replace(read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=(encoded(5000),))
+    limits = replace(LIMITS, pixels=1 << 26, decoders=decoders)
+    with pytest.raises(FozoError, match="picture 0 of the request"):
+        request.images(SPEC, limits)
+    assert replace(request, tensor=(noise(200),)).images(SPEC, limits).shape == (1, 28, 28, 1)
+
+
+def test_a_decoder_that_somebody_ended_is_replaced(decoders: Decoders) -> None:
+    request = replace(read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=(noise(200),))
+    limits = replace(LIMITS, pixels=1 << 26, decoders=decoders)
+    before = request.images(SPEC, limits)
+    (decoder,) = decoders._idle
+    decoder.process.kill()
+    decoder.process.wait()
+    np.testing.assert_array_equal(request.images(SPEC, limits), before)
+
+
+def noise(side: int, form: str = "PNG", **options: Any) -> bytes:
+    stream = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(stream, form, **options)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "progressive", "WEBP"])
+def test_pixels_are_the_same_wherever_they_are_decoded(
+    form: str, decoders: Decoders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture = noise(300, "JPEG", progressive=True) if form == "progressive" else noise(300, form)
+    assert bool(pixels_here(picture)) == (form == "JPEG")
+    there = decoders.decode([picture], SPEC, True, 1 << 26)
+    monkeypatch.setattr("fozo.serve.decoding.TINY_BYTES", 1 << 30)
+    np.testing.assert_array_equal(decoders.decode([picture], SPEC, True, 1 << 26), there)
+
+
+def test_what_may_take_long_is_not_decoded_here() -> None:
+    plain = noise(300, "JPEG")
+    assert pixels_here(plain) == SMALL_PICTURE and pixels_here(FRAME) > 28 * 28
+    comment = b"\xff\xfe" + struct.pack(">H", 65000) + bytes(64998)
+    for picture in (plain + b"\xff\xda", plain[:2] + 2 * comment + plain[2:], noise(300), 3000 * FRAME):
+        assert not pixels_here(picture)
+
+
+@pytest.mark.parametrize("form", ["TIFF", "BMP", "GIF", "PPM"])
+def test_other_formats_are_refused(form: str) -> None:
+    """Pillow decodes them in Python, at least in part."""
+    request = replace(read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=(encoded(28, form),))
     with pytest.raises(FozoError, match="picture 0 of the request is not a JPEG, PNG or WebP"):
         request.images(SPEC, LIMITS)
 
 
-def test_a_jpeg_of_many_scans_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    request = read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS)
-    small, large = (replace(request, tensor=(scans(side, 70),)) for side in (16, 48))
-    assert small.images(SPEC, LIMITS).shape == (1, 28, 28, 1)  # cheap all the same
-    monkeypatch.setattr("fozo.serve.protocol.read_image", lambda *_: pytest.fail("it was decoded"))
-    with pytest.raises(FozoError, match="too many scans for 48x48 px"):
-        large.images(SPEC, LIMITS)
+@pytest.mark.parametrize("shape", [(1, 1, 65_000, 1), (1, 3000, 10, 1)])
+def test_arrays_are_as_long_as_pictures_may_be(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One pixel high, an array was resized to 16 million columns."""
+    monkeypatch.setattr("fozo.serve.protocol.fit", lambda *_: pytest.fail("it was resized"))
+    request = replace(read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=np.zeros(shape, np.uint8))
+    with pytest.raises(FozoError, match="more than 100 times as long as wide"):
+        request.images(SPEC, LIMITS)
+
+
+def test_resizing_counts_the_larger_of_the_pixels_before_and_after() -> None:
+    large = replace(SPEC, image_size=(224, 224), channels=3, mean=None, std=None)
+    assert working_pixels((1, 1080, 1920, 3), large) == 1080 * 1920 + 224 * 224
+    assert working_pixels((2, 10, 1000, 3), large) == 256 * 25_600 + 2 * 224 * 224
+    request = replace(
+        read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=np.zeros((1, 10, 1000, 3), np.uint8)
+    )
+    with pytest.raises(Refused, match="takes 6603776 pixels"):
+        request.images(large, replace(LIMITS, budget=PixelBudget(6_000_000)))
 
 
 def connect(port: int, text: bytes = b"") -> socket.socket:
@@ -252,7 +315,7 @@ def test_a_request_that_nobody_waits_for_is_dropped_or_counted(monkeypatch: pyte
         assert go.wait(30)
         return real(*arguments)
 
-    monkeypatch.setattr("fozo.serve.protocol.read_image", slow)
+    monkeypatch.setattr("fozo.serve.decoding.read_image", slow)
     with running(config(workers=1)) as (url, server):
         port = int(url.rpartition(":")[2])
         working = connect(port, head(len(FRAME)) + FRAME)

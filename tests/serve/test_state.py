@@ -6,9 +6,13 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
+import time
+import tracemalloc
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +23,11 @@ import pytest
 import fozo
 from fozo.io import load_arrays, save_arrays
 from fozo.serve.app import InferenceServer
+from fozo.serve.config import ServeConfig
 from fozo.serve.limits import Refused
-from fozo.serve.store import CameraInUse, folder_name
-from tests.serve.conftest import config, foggy, frames, running, until
-from tests.serve.test_cameras import close, header, logits, pool, post
+from fozo.serve.store import CameraInUse, StateFolder, file_digest, folder_name
+from tests.serve.conftest import NAME, config, foggy, frames, running, until
+from tests.serve.test_cameras import close, header, logits, pool, post, send
 from tests.serve.test_limits import FRAME, PATH, PNG
 from tests.serve.test_server import new_adapter
 
@@ -145,7 +150,156 @@ def test_what_is_wrong_is_set_aside(tmp_path: Path, reference: Path, what: str) 
         close(logits(submit(frames(4), id="again")), first)
         logits(submit(foggy(frames(4)), "other"))
     assert header(tmp_path, "cam")["images"] == 4 and header(tmp_path, "other")["images"] == 8
-    assert [each.name for each in tmp_path.rglob("*.refused")] == [folder_name("cam") + ".refused"]
+    (aside,) = tmp_path.rglob("*.refused")
+    assert re.fullmatch(folder_name("cam") + r"\.\d{4}-\d\d-\d\d\.1\.refused", aside.name)
+
+
+def test_going_wrong_and_back_destroys_nothing(tmp_path: Path) -> None:
+    """Another setting is refused at the start; where it is asked for, each state that it sets aside stays."""
+
+    def settings(capacity: int, **changes: Any) -> ServeConfig:
+        chosen = config(tmp_path, **changes)
+        return replace(chosen, models=(replace(chosen.models[0], options={"retrieval.capacity": capacity}),))
+
+    with pool(settings(64)) as submit:
+        logits(submit(frames(5), id="first"))
+        logits(submit(frames(4), "other"))
+    before = contents(folder(tmp_path))
+    with pytest.raises(fozo.FozoError, match=r"2 of 2 cameras .* cannot go on .*--adopt"):
+        InferenceServer(settings(32))
+    assert contents(folder(tmp_path)) == before
+    for images, capacity in ((1, 32), (2, 64), (3, 32)):
+        with running(settings(capacity, misfits="adopt")) as (url, server):
+            logits(send(server, frames(images)))
+            metrics = httpx.get(f"http://{url}/metrics").text
+            assert f'fozo_states_set_aside{{model="{NAME}"}} {images}.0' in metrics
+    asides = sorted(tmp_path.glob(f"*/{folder_name('cam')}.*.refused"))
+    assert [json.loads((aside / "camera.json").read_text())["images"] for aside in asides] == [5, 1, 2]
+    kept = contents(asides[0])
+    assert kept == {name: data for name, data in before.items() if name != ".lock"}
+    assert header(tmp_path, "other")["images"] == 4
+
+
+def test_misfits_are_set_aside_at_once_where_that_is_asked_for(tmp_path: Path, reference: Path) -> None:
+    with pool(config(tmp_path)) as submit:
+        logits(submit(frames(4), "a"))
+        logits(submit(frames(4), "b"))
+    other = config(tmp_path, misfits="set-aside")
+    InferenceServer(replace(other, models=(replace(other.models[0], method="noadapt"),))).stop()
+    assert len(list(tmp_path.rglob("*.refused"))) == 2
+    assert not [path for path in tmp_path.rglob("camera.json") if not path.parent.name.endswith(".refused")]
+
+
+def test_damage_does_not_keep_a_server_from_starting(tmp_path: Path) -> None:
+    with pool(config(tmp_path)) as submit:
+        logits(submit(frames(4)))
+    (folder(tmp_path) / "adapter-1.npz").write_bytes(b"half")
+    with pool(config(tmp_path)) as submit:
+        logits(submit(frames(2)))
+    assert header(tmp_path, "cam")["images"] == 2
+
+
+def test_cameras_that_do_not_return_are_forgotten_on_request(tmp_path: Path) -> None:
+    with pool(config(tmp_path)) as submit:
+        for name in ("old", "new", "awake"):
+            logits(submit(frames(4), name))
+    long_ago = time.time() - 3 * 86_400
+    for name in ("old", "awake"):
+        os.utime(folder(tmp_path, name) / "camera.json", (long_ago, long_ago))
+    with pool(config(tmp_path)) as submit:
+        logits(submit(frames(1), "awake"))
+        assert folder(tmp_path, "old").exists()
+        store = StateFolder(tmp_path, NAME, forget_after=2.0)
+        assert store.forget() == 1
+        assert not list(tmp_path.glob(f"*/{folder_name('old')}")) and folder(tmp_path, "new").exists()
+    assert header(tmp_path, "awake")["images"] == 5
+
+
+class Faults:
+    """Fails one call to the system, the n-th of those that save a camera."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, error: BaseException, at: int) -> None:
+        self.error = error
+        self.left = at
+        for name in ("open", "fsync", "replace", "rename", "unlink", "listdir", "stat", "fdopen"):
+            patch.setattr(os, name, self.failing(getattr(os, name)))
+        patch.setattr(np.lib.format, "write_array", self.failing(np.lib.format.write_array))
+
+    @property
+    def happened(self) -> bool:
+        return self.left < 0
+
+    def failing(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            self.left -= 1
+            if self.left == -1:
+                raise self.error
+            return real(*given, **named)
+
+        return call
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "the disk fails"), OSError(errno.ENOSPC, "full"), MemoryError()])
+def test_each_call_of_a_save_may_fail(tmp_path: Path, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """What is in force is whole before and after, nothing is left lying about, and the log says why."""
+    with pool(config(tmp_path, save_every=1)) as submit:
+        logits(submit(frames(4)))
+        path = folder(tmp_path)
+        (slot,) = submit.args[0].pool._slots.values()
+        failures = 0
+        for at in range(1000):
+            slot.camera.unsaved = 1
+            with pytest.MonkeyPatch.context() as patch:
+                faults = Faults(patch, error, at)
+                saved = submit.args[0].pool._save(slot.camera)
+            if not faults.happened:
+                break
+            failures += not saved
+            said = json.loads((path / "camera.json").read_text())
+            for name, digest in said["files"].items():
+                assert file_digest(path / f"{name}-{said['generation']}.npz") == digest
+            if not saved:
+                assert {each.suffix for each in path.iterdir() if each.name != ".lock"} == {".npz", ".json"}
+                assert len(list(path.iterdir())) == len(said["files"]) + 2
+        assert saved and failures > 10 and at < 999
+    reason = str(error) if isinstance(error, MemoryError) else str(error.args[1])
+    assert all((reason or "MemoryError") in record.getMessage() for record in caplog.records if "saved:" in record.msg)
+
+
+def test_a_save_takes_little_memory(tmp_path: Path) -> None:
+    """A digest asked for as many bytes as a file may have, 1 GiB of them."""
+    (tmp_path / "file").write_bytes(bytes(1000))
+    tracemalloc.start()
+    try:
+        file_digest(tmp_path / "file")
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_links_are_not_followed_to_a_camera(tmp_path: Path) -> None:
+    with pool(config(tmp_path)) as submit:
+        logits(submit(frames(1)))
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        (folder(tmp_path).parent / folder_name("link")).symlink_to(elsewhere)
+        with pytest.raises(Refused, match="is a link"):
+            submit(frames(1), "link").result(30)
+    assert not list(elsewhere.iterdir())
+
+
+def test_other_users_cannot_hold_the_lock(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with pool(config(tmp_path / "state", shared=True)) as submit:
+            logits(submit(frames(1)))
+        with pool(config(tmp_path / "state")):
+            pass
+    finally:
+        os.umask(before)
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+    locks = list(tmp_path.rglob(".lock"))
+    assert len(locks) == 2 and all(lock.stat().st_mode & 0o777 == 0o600 for lock in locks)
 
 
 def test_a_start_begins_again_although_its_id_was_answered_before(tmp_path: Path) -> None:

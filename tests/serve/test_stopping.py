@@ -145,6 +145,24 @@ def test_after_a_kill_a_camera_goes_on_from_its_last_save(tmp_path: Path) -> Non
     close(np.asarray(other(pixels[30:])), adapter(pixels[30:]))
 
 
+EXECUTING = """
+import os, signal, sys
+from fozo.__main__ import interrupt
+signal.signal(signal.SIGTERM, interrupt)
+try:
+    exec("os.kill(os.getpid(), signal.SIGTERM); [i for i in range(10**6)]")
+except KeyboardInterrupt as stop:
+    sys.exit(128 + stop.args[0])
+"""
+
+
+def test_a_signal_while_a_class_is_made_is_told_by_the_exit_code(tmp_path: Path) -> None:
+    """Dataclasses are made by exec() of a text: SIGTERM there ended the start by SIGINT."""
+    (tmp_path / "stopped.py").write_text(EXECUTING)
+    ended = subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path, timeout=60)
+    assert ended.returncode == 128 + signal.SIGTERM
+
+
 def test_a_server_that_cannot_start_says_why() -> None:
     with running(config()) as (url, _):
         command = [

@@ -19,6 +19,11 @@ def serve(
     name: Annotated[str | None, "What clients call the model; by default its file's name."] = None,
     config: Annotated[Path | None, "TOML file with models and settings: docs/serving.md."] = None,
     state: Annotated[Path | None, "Folder to keep cameras in."] = None,
+    adopt: Annotated[
+        bool, "Start on states of which most cannot be continued: those begin again when they return."
+    ] = False,
+    set_aside: Annotated[bool, "The same, but all of those are moved aside now."] = False,
+    forget_after: Annotated[float | None, "Days after which a camera that does not return is removed."] = None,
     host: Annotated[str | None, "Address to listen on; 127.0.0.1 by default: this machine only."] = None,
     port: Annotated[int | None, "8000 by default; 0 for any that is free."] = None,
     workers: Annotated[int | None, "Requests that are worked on at a time."] = None,
@@ -29,9 +34,9 @@ def serve(
     option: Annotated[list[str] | None, "Of the method: NAME=VALUE; may be given often."] = None,
     guard: Guard = False,
     thumbnails: Annotated[bool, "Show the latest frames on the page: they may show people."] = False,
-    access_log: Annotated[bool, "Log each request: time, client, path, status."] = False,
     token_file: Annotated[Path | None, "File with the token that clients have to show."] = None,
     allowed_host: Annotated[list[str] | None, "Name that clients use for the server; may be given often."] = None,
+    proxy: Annotated[list[str] | None, "Address of a proxy in front; may be given often."] = None,
     ssl_certfile: Annotated[Path | None, "TLS certificate."] = None,
     ssl_keyfile: Annotated[Path | None, "Its key."] = None,
 ) -> None:
@@ -47,7 +52,8 @@ def serve(
     of_server: dict[str, object] = {
         "state": _text(state), "certificate": _text(ssl_certfile), "key": _text(ssl_keyfile), "host": host,
         "port": port, "workers": workers, "save_every": save_every, "idle": idle, "anonymous": anonymous,
-        "thumbnails": thumbnails or None, "access_log": access_log or None, "allowed_hosts": tuple(allowed_host or ()),
+        "thumbnails": thumbnails or None, "allowed_hosts": tuple(allowed_host or ()), "proxies": tuple(proxy or ()),
+        "misfits": "set-aside" if set_aside else "adopt" if adopt else None, "forget_after": forget_after,
         "token": None if token_file is None else read_token(str(token_file)),
     }  # fmt: skip
     given: dict[str, Any] = {key: value for key, value in of_server.items() if value not in (None, ())}

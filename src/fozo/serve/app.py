@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,7 @@ from fozo.errors import FozoError
 from fozo.io.system import installed_version
 from fozo.serve import protocol
 from fozo.serve.cameras import Camera, ServedModel
-from fozo.serve.limits import CLOSE, AccessPolicy, Refused
+from fozo.serve.limits import CLOSE, RETRY, AccessPolicy, Refused
 from fozo.serve.metrics import Metrics
 from fozo.serve.pool import Body, Pool
 from fozo.serve.protocol import HEADER_LENGTH, InferRequest
@@ -71,9 +71,13 @@ class InferenceServer:
         self._long_json = asyncio.Semaphore(1)  # parsing holds the interpreter: two take more memory, not less time
 
     def start(self) -> None:
-        self.pool = pool = Pool(self.config, on_response=self._record, on_evict=self._forget)
+        folders = [model.folder for model in self.models.values() if model.folder is not None]
+        self.pool = pool = Pool(self.config, folders, on_response=self._record, on_evict=self._forget)
         self.metrics.streams.set_function(lambda: pool.cameras)
         self.metrics.queued.set_function(lambda: pool.queued)
+        for name, model in self.models.items():
+            if model.folder is not None:
+                self.metrics.aside.labels(name).set_function(partial(getattr, model.folder, "aside"))
 
     def stop(self) -> None:
         """Finish what is queued, and save all cameras; ``unsaved`` names those that could not be."""
@@ -125,7 +129,7 @@ class InferenceServer:
 
     async def _infer(self, http: HTTPRequest, model: ServedModel) -> Body:
         if self.pool is None:
-            raise HTTPException(503, "the server is not ready yet; try again in a while", self.retry())
+            raise HTTPException(503, "the server is not ready yet; try again in a while", RETRY)
         body = bytearray()
         try:
             request = await self._read(http, self.pool, body, tuple(model.outputs))
@@ -169,7 +173,7 @@ class InferenceServer:
             reserve = 0 if len(body) + len(part) <= SMALL_BODY else self.config.max_body
             if self._held + len(part) > total - reserve:
                 sentence = "too many large requests are being read; try again in a while"
-                raise HTTPException(503, sentence, self.retry(CLOSE))
+                raise HTTPException(503, sentence, {**CLOSE, **RETRY})
             body += part
             self._held += len(part)
 
@@ -193,24 +197,20 @@ class InferenceServer:
                 if not job.cancel():
                     await asyncio.wait([future], timeout=timeout)  # until then its images are in memory
                 raise HTTPException(499, "the client has disconnected")
-            raise HTTPException(504, f"there was no response within {timeout:g} s; send it again", self.retry())
+            raise HTTPException(504, f"there was no response within {timeout:g} s; send it again", RETRY)
         finally:
             if job.cancel():
                 request.drop()
             for task in tasks:
                 task.cancel()
 
-    def retry(self, headers: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Headers that also say when to send again: when what waits now is answered, if requests go on as they do."""
-        return {**(headers or {}), "Retry-After": str(1 if self.pool is None else self.pool.retry_after())}
-
     def refusal(self, error: FozoError | MemoryError) -> HTTPException:
         if isinstance(error, MemoryError):
             error = Refused("the server is short of memory; try again in a while, or send fewer images", 503)
         if isinstance(error, Refused):
-            return HTTPException(error.code, str(error), self.retry() if error.retry else None)
+            return HTTPException(error.code, str(error), RETRY if error.retry else None)
         in_use = isinstance(error, CameraInUse)
-        return HTTPException(503 if in_use else 400, str(error), self.retry(IN_USE) if in_use else None)
+        return HTTPException(503 if in_use else 400, str(error), {**IN_USE, **RETRY} if in_use else None)
 
     async def live(self, http: HTTPRequest) -> Response:
         return Response()
@@ -263,7 +263,7 @@ class InferenceServer:
         if self.board is not None:
             routes += self.board.routes
         hosts = (self.config.host, *self.config.allowed_hosts)
-        access = Middleware(AccessPolicy, token=self.config.token, hosts=hosts, log=self.config.access_log)
+        access = Middleware(AccessPolicy, token=self.config.token, hosts=hosts)
         handlers: Any = dict.fromkeys((HTTPException, ClientDisconnect, Exception), _error)
         app = Starlette(routes=routes, lifespan=lifespan, middleware=[access], exception_handlers=handlers)
         app.state.server = self

@@ -35,7 +35,7 @@ from fozo.serve.board import Reading
 from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.merging import LOG, MergingEngine, is_independent
 from fozo.serve.protocol import ACCURACY, DRIFT, LOGITS, InferRequest, InferResponse, Limits
-from fozo.serve.store import PRIVATE, CameraFolder, CameraInUse, StateFolder, is_damage
+from fozo.serve.store import LOOKED_AT, PRIVATE, CameraFolder, CameraInUse, StateFolder, is_damage
 from fozo.state import leaves, rebuild
 from fozo.types import Batch, Engine
 
@@ -124,24 +124,30 @@ class Camera:
 
     def _restore(self, folder: CameraFolder) -> None:
         try:
-            header = folder.header()
-            if header is None:
-                return
-            images = header.get("images")
-            if type(images) is not int or not 0 <= images < 1 << 53:
-                raise FozoError(f"{folder.path} has {images!r} as its number of images; remove it")
-            engine, path = self.adapter.engine, folder.checked("answers")
-            if isinstance(engine, BlackBoxEngine):
-                responses = ResponseCache.load(path, tuple(engine.outputs), None)
-            else:
-                responses = ResponseCache.load(path, (LOGITS,), engine.spec.classes)
-            self.method.restore(folder.checked("adapter"))
-            self._responses, self.images = responses, images
+            self.load(folder)
         except FozoError as error:  # of another model or config, or damaged
             if not is_damage(error):
                 raise
             folder.set_aside(error)
             self._use(*self._create(self.events.append))
+
+    def load(self, folder: CameraFolder) -> None:
+        """Continue from what is saved, where anything is."""
+        header = folder.header()
+        if header is None:
+            return
+        images = header.get("images")
+        if type(images) is not int or not 0 <= images < 1 << 53:
+            raise FozoError(f"{folder.path} has {images!r} as its number of images; remove it")
+        engine = self.adapter.engine
+        path = folder.checked("answers")
+        if isinstance(engine, BlackBoxEngine):
+            responses = ResponseCache.load(path, tuple(engine.outputs), None)
+        else:
+            responses = ResponseCache.load(path, (LOGITS,), engine.spec.classes)
+        self.method.restore(folder.checked("adapter"))
+        self._responses = responses
+        self.images = images
 
     def answer(
         self, request: InferRequest, limits: Limits, working: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -305,7 +311,35 @@ class ServedModel:
         accuracy = self.reference is not None and self.reference.expects_accuracy
         self.monitored = ((ACCURACY,) if accuracy else ()) + (() if self.reference is None else (DRIFT,))
         self._create(lambda event: None)  # refuses a reference of another model or method
-        self.folder = None if server.state is None else StateFolder(Path(server.state), self.name)
+        self.folder: StateFolder | None = None
+        if server.state is not None:
+            self.folder = StateFolder(Path(server.state), self.name, server.forget_after)
+            self.folder.forget()
+            if server.misfits == "set-aside" or (server.misfits == "refuse" and not server.shared):
+                self._judge_states(self.folder)
+
+    def _judge_states(self, folder: StateFolder) -> None:
+        """Refuse to start where most states cannot be continued, or set those aside that cannot, as was asked for."""
+        reasons = list[FozoError]()
+        looked_at = 0
+        for saved in folder.saved():
+            if self.server.misfits == "refuse" and looked_at == LOOKED_AT:
+                break
+            looked_at += 1
+            try:
+                Camera("", self._create).load(saved)
+            except FozoError as error:
+                if not saved.is_whole():
+                    continue
+                reasons.append(error)
+                if self.server.misfits == "set-aside":
+                    saved.set_aside(error)
+        if self.server.misfits == "refuse" and 2 * len(reasons) > looked_at:
+            count = f"{len(reasons)} of {looked_at} cameras in {folder.path} cannot go on ({reasons[0]})"
+            advice = (
+                "start with what they were saved with, or give --adopt (each that cannot go on begins again when it"
+            )
+            raise FozoError(f"{count}; {advice} returns) or --set-aside (all of these do now); their states are kept")
 
     def open(self, name: str) -> Camera:
         if self.folder is None:

@@ -44,7 +44,7 @@ class ModelConfig:
 
 
 BOUNDS: dict[str, tuple[float, float]] = {
-    "workers": (1, 1024), "idle": (0.01, 1e9), "timeout": (0.01, 1e9), "header_timeout": (0.01, 3600),
+    "workers": (1, 1024), "idle": (0.01, 1e9), "timeout": (0.01, 1e9), "forget_after": (0.001, 1e6),
     "max_delay": (0, 1), "max_labels": (0, 100_000), "port": (0, 65_535), "max_connections": (1, 65_536),
     **dict.fromkeys(("save_every", "max_cameras", "max_known", "max_queue", "max_camera_queue"), (1, 10**9)),
     **dict.fromkeys(("max_images", "max_batch", "max_body", "max_json", "max_pixels"), (1, 1 << 40)),
@@ -59,6 +59,8 @@ class ServeConfig:
     models: tuple[ModelConfig, ...]
     state: str | None = None  # folder where cameras are kept; without one they are lost with the process
     shared: bool = False  # whether other servers keep cameras in the same folder: each camera is then locked by itself
+    misfits: str = "refuse"  # where most saved states cannot be continued: `refuse` to start, `adopt` or `set-aside`
+    forget_after: float | None = None  # days after which a camera that was not saved is removed
     host: str = "127.0.0.1"
     port: int = 8000
     workers: int = 8  # requests that are worked on at a time
@@ -70,8 +72,7 @@ class ServeConfig:
     max_queue: int = 256  # requests that wait, of all cameras
     max_camera_queue: int = 16  # requests of one camera that wait
     timeout: float = 30.0  # seconds after which a request is given up
-    header_timeout: float = 10.0  # seconds in which a connection has to send the headers of a request
-    max_connections: int = 512  # beyond, a new one takes the place of the one without a request for longest
+    max_connections: int = 512  # beyond, requests get 503
     max_images: int = 64  # images in a request
     max_body: int = 64 << 20  # bytes of a request; three times as many of all requests are in memory at most
     max_json: int = 4 << 20  # bytes of a request's JSON: in memory it takes up to 20 times as many
@@ -80,9 +81,9 @@ class ServeConfig:
     max_batch: int = 32  # images in a pass, beyond which none are added
     max_labels: int = 100  # cameras with their own metrics; the rest are called `other`
     thumbnails: bool = False  # whether the page shows the latest frame of each camera, which may show people
-    access_log: bool = False  # whether each request is logged
     token: str | None = None  # what clients have to send as a bearer token
     allowed_hosts: tuple[str, ...] = ()  # names to answer to beside `host`, `localhost` and addresses; `*` for any
+    proxies: tuple[str, ...] = ()  # addresses, or networks, of proxies in front, which name the client
     certificate: str | None = None  # file of the TLS certificate, with its `key`
     key: str | None = None
 
@@ -92,9 +93,12 @@ class ServeConfig:
             raise FozoError(f"the models are {', '.join(names) or 'none'}; give at least one, each with its own name")
         if self.anonymous not in ("shared", "stateless"):
             raise FozoError(f"anonymous is {self.anonymous!r}; give shared or stateless")
+        if self.misfits not in ("refuse", "adopt", "set-aside"):
+            raise FozoError(f"misfits is {self.misfits!r}; give refuse, adopt or set-aside")
         for name, (low, high) in BOUNDS.items():
-            if not low <= getattr(self, name) <= high:
-                raise FozoError(f"{name} is {getattr(self, name)}; give a number from {low} to {high}")
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise FozoError(f"{name} is {value}; give a number from {low} to {high}")
         if self.token is not None and not self.token.strip():
             raise FozoError("the token is empty; write one into its file")
         if self.token is not None and not (self.token.isascii() and self.token.isprintable()):

@@ -1,18 +1,13 @@
-"""What the server refuses, and what its requests share: access, pixels decoded at a time, the pace, and the log."""
+"""What the server refuses, and what its requests share: access, and pixels that are decoded at a time."""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
-import logging
-import math
-import re
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -20,19 +15,13 @@ from starlette.responses import JSONResponse
 from fozo.errors import FozoError
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
-LOG = logging.getLogger("fozo.access")
 CLOSE = {"Connection": "close"}  # nothing more is read from a client that was refused
+RETRY = {"Retry-After": "1"}
 PUBLIC = ("/v2/health/live", "/v2/health/ready", "/")
 """Paths that need no token: health checks, and the page, which contains no data and asks for the token itself."""
-MAX_SCANS = 16  # scans of a JPEG that has as many pixels as a request may have; a smaller one may have more
-MAX_SEGMENTS = 1 << 14  # segments of a picture, and bytes between those before a JPEG's pixels
 SMALL_PICTURE = 1 << 21  # pixels, 1080p: a picture up to this size never waits for larger ones
-ARITHMETIC = b"\xc9\xca\xcb\xcd\xce\xcf"  # markers of frames in a slower coding, which browsers do not decode either
-SEGMENT = re.compile(rb"\xff[\xc0-\xc7\xc9-\xcf\xd9-\xef\xfe]")  # markers after which Pillow skips; and the end
-LOG_LINES, ACCESS_LINES, LOG_SECONDS = 10, 600, 60.0  # warnings of one kind, and requests of one status, in a time
-PACE_REQUESTS, MAX_RETRY = 16, 60  # requests that the pace is a mean of, about; seconds of Retry-After
 
 
 class AccessPolicy:
@@ -42,32 +31,16 @@ class AccessPolicy:
     ``Origin``; where it does not, as for pictures, ``Sec-Fetch-Site`` says that it is another one. After DNS
     rebinding that site's name resolves to this server, so ``Host`` is checked as well: addresses (which cannot be
     rebound), ``localhost``, and ``hosts`` are allowed; ``*`` allows all. Only HTTP/1.0 may leave it out.
-
-    With ``log`` it logs all requests: time, client, method, path without the query, which may hold secrets, status (0:
-    no response), milliseconds.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None, hosts: Iterable[str] = (), *, log: bool = False) -> None:
-        self.app, self.token, self.log = app, None if token is None else token.encode(), log
+    def __init__(self, app: ASGIApp, token: str | None, hosts: Iterable[str] = ()) -> None:
+        self.app = app
+        self.token = None if token is None else token.encode()
         self.hosts = {"localhost", *(host.lower() for host in hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope["path"], Headers(scope=scope)) if scope["type"] == "http" else None
-        app, began, code = self.app if refusal is None else refusal, time.time(), 0
-        if not self.log or scope["type"] != "http":
-            return await app(scope, receive, send)
-
-        async def note(message: Message) -> None:
-            nonlocal code
-            code = message.get("status", code)
-            await send(message)
-
-        try:
-            await app(scope, receive, note)
-        finally:
-            what = (scope.get("client") or "-")[0], scope["method"], quote(scope["path"][:200]), code
-            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(began))
-            LOG.info("%s %s %s %s %d %.0f ms", when, *what, 1000 * (time.time() - began), extra={"kind": code})
+        await (refusal or self.app)(scope, receive, send)
 
     def _refusal(self, path: str, headers: Headers) -> JSONResponse | None:
         host = headers.get("host")
@@ -108,14 +81,22 @@ class Refused(FozoError):
 
 
 class PixelBudget:
-    """Pixels that may be decoded at a time, over all requests.
+    """Pixels of large images that are worked on at a time, over all requests.
 
-    Small pictures take none of it. Larger ones wait for each other, but never on the last of the threads, which stays
+    Small images take none of it. Larger ones wait for each other, but never on the last of the threads, which stays
     free for small ones; beyond, they are refused.
+
+    Args:
+        pixels: of all at a time.
+        waiting: images that may wait or be worked on.
+        at_once: images that may be worked on.
     """
 
-    def __init__(self, pixels: int = 1 << 25, workers: int = 8) -> None:
-        self.pixels, self._free, self._threads = pixels, pixels, max(1, workers - 1)
+    def __init__(self, pixels: int = 1 << 25, waiting: int = 7, at_once: int = 7) -> None:
+        self.pixels = pixels
+        self._free = pixels
+        self._waiting = max(1, waiting)
+        self._at_once = max(1, at_once)
         self._changed = threading.Condition()
 
     @contextmanager
@@ -124,84 +105,19 @@ class PixelBudget:
             yield
             return
         if pixels > self.pixels:
-            raise Refused(f"an image has {pixels} pixels, where max_pixels is {self.pixels}; send a smaller one", 413)
+            raise Refused(f"an image takes {pixels} pixels, where max_pixels is {self.pixels}; send a smaller one", 413)
         with self._changed:
-            if not self._threads:
+            if not self._waiting:
                 raise Refused("too many large pictures are being decoded; try again in a while", 503)
-            self._threads -= 1
-            self._changed.wait_for(lambda: self._free >= pixels)
+            self._waiting -= 1
+            self._changed.wait_for(lambda: self._free >= pixels and self._at_once)
             self._free -= pixels
+            self._at_once -= 1
         try:
             yield
         finally:
             with self._changed:
-                self._threads += 1
+                self._waiting += 1
+                self._at_once += 1
                 self._free += pixels
                 self._changed.notify_all()
-
-
-class Pace:
-    """How fast requests are finished: an exponential mean of the seconds between two of them, while any are there."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._since, self._seconds = clock, 0.0, 0.0
-
-    def begin(self) -> None:  # a request, unless another is under way
-        self._since = self._clock()
-
-    def finish(self) -> None:
-        before, self._since = self._since, self._clock()
-        self._seconds += (self._since - before - self._seconds) / PACE_REQUESTS
-
-    def wait(self, requests: int) -> int:
-        """Whole seconds until n requests are finished, at least as many as none was: 1 to :data:`MAX_RETRY`."""
-        seconds = max(requests * self._seconds, self._clock() - self._since) if requests else 0.0
-        return math.ceil(min(max(seconds, 1), MAX_RETRY))
-
-
-def count_scans(picture: bytes) -> int:
-    """Count the scans of a JPEG by its markers (ITU-T T.81, B.1): a pass over all pixels each. PNG and WebP have one.
-
-    0 is for what is not decoded: formats that Pillow decodes in Python, at least in part; arithmetic coding; more than
-    :data:`MAX_SEGMENTS` segments or bytes between them, which it reads in Python too. What is left takes 3 s at most.
-    """
-    scans, start, left = 0, 2, MAX_SEGMENTS
-    if picture[:4] == b"RIFF" and picture[8:12] == b"WEBP":
-        return 1
-    if picture[:8] == b"\x89PNG\r\n\x1a\n":
-        start = 8
-        for _ in range(MAX_SEGMENTS + len(picture) // 1024):  # pixels are in chunks of 8 kB and more
-            if picture[start + 4 : start + 8] in (b"", b"IEND"):
-                return 1
-            start += 12 + int.from_bytes(picture[start : start + 4], "big")
-    while picture[:2] == b"\xff\xd8" and left >= 0:
-        found = SEGMENT.search(picture, start)
-        left -= 1 if scans else (len(picture) if found is None else found.end()) - start
-        if left >= 0 and (found is None or (scans and found[0] == b"\xff\xd9")):
-            return max(scans, 1)  # files may continue after the end of the image
-        if found is not None:
-            if found[0][1:] in ARITHMETIC:
-                return 0
-            scans += found[0] == b"\xff\xda"
-            length = int.from_bytes(picture[found.end() : found.end() + 2], "big")
-            start = found.end() + (0 if found[0] == b"\xff\xd9" else max(2, length))
-    return 0
-
-
-class LogLimit(logging.Filter):
-    """Lets through ``lines`` of a kind in a minute, and says how many it left out; below ``level`` all of them."""
-
-    def __init__(self, lines: int = LOG_LINES, level: int = logging.WARNING) -> None:
-        super().__init__()
-        self.lines, self.level = lines, level
-        self._counts: dict[object, tuple[float, int]] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        kind = getattr(record, "kind", (record.pathname, record.lineno))  # by default the line that logs
-        start, count = self._counts.get(kind, (record.created, 0))
-        if record.created - start > LOG_SECONDS:
-            if count > self.lines:
-                record.msg = f"{record.msg} ({count - self.lines} more of these were not logged)"
-            start, count = record.created, 0
-        self._counts[kind] = start, count + 1
-        return count < self.lines or record.levelno < self.level

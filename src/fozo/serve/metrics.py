@@ -31,6 +31,7 @@ class Metrics:
         self.repeated = counter("fozo_repeated_requests", "Requests answered from the cache", one)
         self.rollbacks = counter("fozo_rollbacks", "Times that the plain model predicted instead", [*camera, "reason"])
         self.streams = gauge("fozo_streams", "Cameras in memory")
+        self.aside = gauge("fozo_states_set_aside", "States that could not be restored, and were kept", one)
         self.queued = gauge("fozo_queued_requests", "Requests that wait or are worked on")
         self.ratio = gauge("fozo_drift_ratio", "Distance over threshold: above 1 is drift", camera)
         self.score = gauge("fozo_drift_score", "Distance of the images from clean ones", camera)

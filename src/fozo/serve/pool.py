@@ -11,21 +11,24 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from fozo.errors import FozoError
+from fozo.io.system import usable_cpus
 from fozo.serve.cameras import Camera, ServedModel
 from fozo.serve.config import ServeConfig
-from fozo.serve.limits import Pace, PixelBudget, Refused
+from fozo.serve.decoding import Decoders
+from fozo.serve.limits import PixelBudget, Refused
 from fozo.serve.protocol import InferRequest, Limits, write_response
-from fozo.serve.store import CameraInUse, TooManyCameras
+from fozo.serve.store import CameraInUse, StateFolder, TooManyCameras
 
 LOG = logging.getLogger("fozo.serve")
 STOPPED = "the server is being stopped; try again in a while"
 QUIET = 5.0  # seconds without a request after which a camera's scratch memory is freed
+FORGET_INTERVAL = 3600.0  # seconds between two looks for cameras that are too old
 PATIENCE = 8.0  # seconds that requests under way may take when the server is stopped
 Body = tuple[bytes, int | None]  # A response as it is sent, and the length of its JSON if tensors follow it
 
@@ -48,22 +51,29 @@ class Pool:
 
     Args:
         config: its limits.
+        folders: where cameras are kept; old ones are removed from there.
         on_response: called after every request, with the number of its images (0 for a repeated request).
         on_evict: called when a camera left the memory.
     """
 
     def __init__(
-        self, config: ServeConfig, on_response: Callable[[ServedModel, Camera, int], None],
+        self, config: ServeConfig, folders: Sequence[StateFolder],
+        on_response: Callable[[ServedModel, Camera, int], None],
         on_evict: Callable[[ServedModel, str], None],
     ) -> None:  # fmt: skip
-        self.config, self._on_response, self._on_evict = config, on_response, on_evict
-        budget = PixelBudget(config.max_pixels, config.workers)
-        self.limits = Limits(config.max_images, json=config.max_json, budget=budget)
+        self.config = config
+        self._folders = folders
+        self._on_response = on_response
+        self._on_evict = on_evict
+        processes = min(config.workers, usable_cpus() + 1)
+        budget = PixelBudget(config.max_pixels, config.workers - 1, processes - 1)
+        decoders = Decoders(budget, processes, config.timeout)
+        self.limits = Limits(config.max_images, json=config.max_json, budget=budget, decoders=decoders)
         self._slots: dict[tuple[str, str], _Slot] = {}
         self._ready: deque[_Slot] = deque()
         lock = threading.Lock()
         self._changed, self._idle = threading.Condition(lock), threading.Condition(lock)
-        self.queued, self._pace = 0, Pace()  # requests that wait or are worked on, and how fast they are answered
+        self.queued = 0  # requests that wait or are worked on
         self._closing, self._ended, self._stop = False, False, threading.Event()
         self._evicted = False  # whether a camera has left the memory since it was trimmed
         self._threads = [
@@ -77,10 +87,6 @@ class Pool:
     def cameras(self) -> int:  # in memory
         with self._changed:
             return sum(slot.camera is not None for slot in self._slots.values())
-
-    def retry_after(self) -> int:  # seconds until what waits now is answered, at the latest pace
-        with self._changed:
-            return self._pace.wait(self.queued)
 
     def submit(self, model: ServedModel, request: InferRequest) -> Future[Body]:
         """Queue a request; raises :class:`Refused` if a queue is full."""
@@ -99,8 +105,6 @@ class Pool:
             if not stateless:
                 self._slots[key] = slot
             slot.jobs.append((request, future))
-            if not self.queued:
-                self._pace.begin()
             self.queued += 1
             if not slot.busy:
                 slot.busy = True
@@ -123,7 +127,6 @@ class Pool:
             finally:
                 with self._changed:
                     self.queued -= 1
-                    self._pace.finish()
                 self._release(slot)
 
     def _release(self, slot: _Slot) -> None:
@@ -191,8 +194,11 @@ class Pool:
             camera.save(patience, close=close)
             return True
         except Exception as error:  # e.g. a full disk: predictions continue, and the next save may succeed
-            own = None if isinstance(error, FozoError) else error  # a traceback is for faults of fozo's own
-            LOG.error("the camera %r could not be saved: %s", camera.name, error, exc_info=own)
+            reason = str(error) or type(error).__name__  # a MemoryError says nothing
+            own = (
+                None if isinstance(error, (FozoError, MemoryError)) else error
+            )  # a traceback is for faults of fozo's own
+            LOG.error("the camera %r could not be saved: %s", camera.name, reason, exc_info=own)
             camera.unsaved = 1  # not to try again with every request
             return False
 
@@ -238,8 +244,12 @@ class Pool:
         self._evict_all([slot])
 
     def _evict_idle(self) -> None:
+        looked = time.monotonic()
         while not self._stop.wait(min(self.config.idle / 4, 5.0)):
             now = time.monotonic()
+            if now - looked >= FORGET_INTERVAL:
+                looked = now
+                self._forget_old()
             self._evict_all(self._take_idle(now - self.config.idle))
             with self._changed:
                 quiet = [s.camera for s in self._slots.values() if s.camera and not s.busy and s.used < now - QUIET]
@@ -248,6 +258,13 @@ class Pool:
             if self._evicted:
                 self._evicted = False
                 trim_memory()
+
+    def _forget_old(self) -> None:
+        for folder in self._folders:
+            try:
+                folder.forget()
+            except OSError as error:
+                LOG.error("old cameras could not be removed: %s", error)
 
     def save_idle(self) -> None:
         """Save the cameras that nobody works on; they stay in memory."""
@@ -269,6 +286,7 @@ class Pool:
         self._ended = True
         loaded = [slot for slot in list(self._slots.values()) if slot.camera is not None]
         unsaved = [slot.name for slot in loaded if not self._evict(slot, 0.1)]
+        self.limits.decoders.close()
         self._slots.clear()
         return len(loaded) - len(unsaved), unsaved
 

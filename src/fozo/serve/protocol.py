@@ -13,7 +13,7 @@ datatype   shape                                     read as
 =========  ========================================  ===========================================================
 
 Bodies are not trusted: sizes are multiplied and compared with the body's length before anything is allocated, JSON is
-bounded in bytes and in lists, and pictures are checked by their headers and markers before a pixel is decoded.
+bounded in bytes and in lists, and pictures are decoded where they cannot take long (:mod:`fozo.serve.decoding`).
 """
 
 import base64
@@ -31,11 +31,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import softmax
 
-from fozo.data.images import header_size, read_image
-from fozo.data.inputs import channels_last, sized_pixels
+from fozo.data.images import MAX_ASPECT, covered
+from fozo.data.inputs import channels_last
 from fozo.errors import FozoError
 from fozo.io import parse_json
-from fozo.serve.limits import MAX_SCANS, SMALL_PICTURE, PixelBudget, Refused, count_scans
+from fozo.serve.decoding import Decoders, fit
+from fozo.serve.limits import PixelBudget, Refused
 from fozo.types import Spec
 
 IMAGES = "images"  # name of the input
@@ -66,6 +67,7 @@ class Limits:
     pixels: int = 1 << 26  # in all of its images together, before they are resized
     json: int = 4 << 20  # bytes of its JSON
     budget: PixelBudget = field(default_factory=PixelBudget)
+    decoders: Decoders = field(default_factory=Decoders)
 
 
 @dataclass(frozen=True)
@@ -86,38 +88,29 @@ class InferRequest:
 
     def images(self, spec: Spec, limits: Limits, *, resize: bool = True) -> npt.NDArray[np.generic]:
         """Decode the images for an adapter; pictures are resized to the model's size, or refused where they differ."""
-        if isinstance(self.tensor, np.ndarray):
-            pixels = math.prod(self.tensor.shape[-3:]) // spec.channels
-            if self.tensor.dtype != np.uint8 or (resize and pixels <= SMALL_PICTURE):
-                return self.tensor
-            with limits.budget.take(pixels):
-                images = channels_last(self.tensor.astype(np.uint8, copy=False), spec)
-                return np.concatenate([_fit(image, spec, resize) for image in images])
-        left, work, largest = limits.pixels, MAX_SCANS * limits.pixels, 0
-        for number, picture in enumerate(self.tensor):
-            scans = count_scans(picture)
-            if not scans:
-                fault = "is not a JPEG, PNG or WebP, or has too many segments"
-                raise FozoError(f"picture {number} of the request {fault}; encode it as one of these")
-            height, width = header_size(picture, f"picture {number} of the request")
-            pixels = height * width
-            left, largest = left - pixels, max(largest, pixels)
-            if left < 0:
-                raise Refused(f"the request's pictures have more than {limits.pixels} pixels in all; send fewer", 413)
-            work -= pixels * scans
-            if work < 0:
-                raise FozoError(f"picture {number} has too many scans for {width}x{height} px; send a baseline JPEG")
-        with limits.budget.take(largest):  # one picture is in memory at a time
-            decoded = (read_image(data, f"picture {i} of the request") for i, data in enumerate(self.tensor))
-            return np.concatenate([_fit(picture, spec, resize) for picture in decoded])
+        if isinstance(self.tensor, tuple):
+            return limits.decoders.decode(self.tensor, spec, resize, limits.pixels)
+        if self.tensor.dtype != np.uint8:
+            return self.tensor
+        images = channels_last(self.tensor.astype(np.uint8, copy=False), spec)
+        height, width = images.shape[1:3]
+        if (height, width) == spec.image_size:
+            return images
+        if max(height, width) > MAX_ASPECT * min(height, width):
+            raise FozoError(
+                f"images of {width}x{height} px are more than {MAX_ASPECT} times as long as wide; crop them"
+            )
+        with limits.budget.take(working_pixels(images.shape, spec)):
+            return np.concatenate([fit(image, spec, resize) for image in images])
 
 
-def _fit(image: Pixels, spec: Spec, resize: bool) -> Pixels:
-    if not resize and image.shape[:2] != spec.image_size:
-        (rows, columns), (height, width) = image.shape[:2], spec.image_size
-        what = f"an image has {columns}x{rows} px, where {spec.name} takes {width}x{height}"
-        raise FozoError(f"{what}; resize or letterbox it first: its outputs would refer to another picture")
-    return sized_pixels([image], spec)
+def working_pixels(shape: tuple[int, ...], spec: Spec) -> int:
+    """Pixels that fitting images ``[B, height, width, channels]`` takes: one resized, before it is cut, and all cut."""
+    count, height, width, _ = shape
+    tall, broad = map(covered, spec.image_size)
+    scale = max(tall / height, broad / width)
+    largest = max(1.0, scale**2) * height * width
+    return int(largest) + count * math.prod(spec.image_size)
 
 
 def picture_request(body: bytes, query: bytes, outputs: Sequence[str] = OUTPUTS) -> InferRequest:

@@ -28,7 +28,7 @@ from starlette.responses import Response
 from fozo.errors import FozoError, check_counts
 from fozo.serve.app import InferenceServer
 from fozo.serve.config import read_config
-from fozo.serve.limits import Refused
+from fozo.serve.limits import RETRY, Refused
 from fozo.serve.pool import Body
 from fozo.serve.store import CameraInUse
 
@@ -97,7 +97,7 @@ class Replica(InferenceServer):
             return await asyncio.wait_for(work, self.config.timeout)
         except asyncio.TimeoutError as error:
             sentence = f"there was no response within {self.config.timeout:g} s; send it again"
-            raise HTTPException(504, sentence, self.retry()) from error
+            raise HTTPException(504, sentence, RETRY) from error
 
     async def _predict_here(self, http: HTTPRequest | None, model: ServedModel, request: InferRequest) -> Body:
         """Predict; a camera that another replica has in memory, because replicas changed, is released there first."""
@@ -124,7 +124,7 @@ class Replica(InferenceServer):
                 except (RayError, RayServeException) as error:
                     if not request.id:
                         sentence = "the server that had this request died; send it again, best with an id"
-                        raise HTTPException(503, sentence, self.retry()) from error
+                        raise HTTPException(503, sentence, RETRY) from error
                     await asyncio.sleep(0.1)
         finally:
             self._forwarded -= 1

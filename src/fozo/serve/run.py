@@ -1,130 +1,75 @@
-"""Run the application: uvicorn, one line about where, and an orderly shutdown."""
+"""Run the application: uvicorn with its own options, one line about where, and an orderly shutdown.
+
+uvicorn gives up neither clients that never read nor bodies that never come. A proxy does (``deploy/nginx.conf``), and
+:func:`serve` says so where strangers could reach it without one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
+import ipaddress
 import logging
 import signal
 import socket
 import ssl
-import time
 import warnings
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from fozo.errors import FozoError
 from fozo.serve.app import create_app
-from fozo.serve.limits import ACCESS_LINES, LogLimit
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
+    from collections.abc import Callable
 
     from fozo.serve.board import CameraBoard
     from fozo.serve.config import ServeConfig
 
-KEEP_ALIVE = 75  # seconds that a connection may be idle: for cameras that send a frame a minute
-PATIENCE = 15  # seconds that connections may take to end at shutdown
-MAX_HEADERS = 1 << 16  # bytes of headers, with httptools
-BACKLOG = 128  # connections that wait to be accepted; where descriptors run short, asyncio logs as many errors a second
-LOG_LIMIT, ACCESS_LIMIT = LogLimit(), LogLimit(ACCESS_LINES, logging.INFO)
+LOG = logging.getLogger("fozo.serve")
+LOOPBACK = ("127.0.0.1", "::1")
+KEEP_ALIVE_SECONDS = 75  # longer than nginx keeps its own connections to a server
+STOP_SECONDS = 15  # that requests may take to end when the server is stopped
+MAX_HEADER_BYTES = 16 << 10
+TOKEN_LETTERS = 16  # a token with fewer can be guessed
 
 
-class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """uvicorn's connection. If there are too many, one without a request is given up, best one that never had any.
+class Server(uvicorn.Server):
+    """Calls ``ready`` once it takes requests; when it is stopped, ends open pages and saves idle cameras at once."""
 
-    h11 limits the bytes of headers; httptools does not, so they are counted here: bytes that are not of a body.
-    """
-
-    headers_read = 0
-
-    def data_received(self, data: bytes) -> None:
-        self.headers_read += len(data)
-        super().data_received(data)
-        if self.headers_read > MAX_HEADERS and hasattr(self, "parser"):  # which is httptools'
-            self.transport.abort()
-
-    def on_headers_complete(self) -> None:
-        self.headers_read = 0
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        self.headers_read = 0
-        super().on_body(body)
-
-    @property
-    def waiting(self) -> bool:
-        return self.cycle is None or bool(self.cycle.response_complete)
-
-    @property
-    def stalled(self) -> bool:
-        """Whether uvicorn waits without a limit: for the rest of headers, or for the client to read a response."""
-        return self.waiting and (self.timeout_keep_alive_task is None or self.transport.is_closing())
-
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        super().connection_made(transport)
-        self.made = self.loop.time()
-        alive = [each for each in self.connections if not each.transport.is_closing()]
-        if len(alive) > self.most:
-            waiting = (each for each in alive if each.waiting)
-            min(waiting, key=lambda each: (each.cycle is not None, each.made), default=self).transport.abort()
-
-
-class FrontServer(uvicorn.Server):
-    """Calls ``ready`` when it takes requests, gives up stalled connections, and ends the board's streams at the end."""
-
-    def __init__(
-        self, app: Starlette, config: ServeConfig, ready: Callable[[], None], board: CameraBoard | None = None
-    ) -> None:
-        protocol: Any = type("LimitedConnection", (Connection,), {"most": config.max_connections})
-        options = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, lifespan="on", ws="none", http=protocol,
-            timeout_graceful_shutdown=PATIENCE, timeout_keep_alive=KEEP_ALIVE, ssl_certfile=config.certificate,
-            ssl_keyfile=config.key, backlog=BACKLOG,
-        )  # fmt: skip
-        for name in ("asyncio", "uvicorn.error", "fozo.serve", "py.warnings"):
-            logging.getLogger(name).addFilter(LOG_LIMIT)
-        logging.getLogger("fozo.access").addFilter(ACCESS_LIMIT)
+    def __init__(self, options: uvicorn.Config, ready: Callable[[], None], board: CameraBoard | None) -> None:
         super().__init__(options)
-        self.ready, self.board, self.header_timeout = ready, board, config.header_timeout
+        self.ready = ready
+        self.board = board
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        loop: Any = asyncio.get_running_loop()
-        if self.config.is_ssl:  # uvicorn has no option for it, and asyncio's own limit is 60 s
-            loop.create_server = partial(loop.create_server, ssl_handshake_timeout=self.header_timeout)
         await super().startup(sockets)
-        self._watch = asyncio.create_task(self._give_up_stalled())
         self.ready()
 
-    async def _give_up_stalled(self) -> None:
-        since = dict[Any, float]()
-        while True:
-            await asyncio.sleep(min(1.0, self.header_timeout / 2))
-            now, connections = time.monotonic(), list[Any](self.server_state.connections)
-            since = {each: since.get(each, now) for each in connections if each.stalled}
-            for connection, start in since.items():
-                if now - start >= self.header_timeout:
-                    connection.transport.abort()
-
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._watch.cancel()
         if self.board is not None:
             self.board.close()  # uvicorn waits for connections to end, and those of open pages stay open
         app: Any = self.config.app
-        if (pool := app.state.server.pool) is not None:
-            await asyncio.to_thread(pool.save_idle)  # at once: connections may take long, and be killed
+        pool = app.state.server.pool
+        if pool is not None:
+            await asyncio.to_thread(pool.save_idle)  # connections may take long to end, and the process be killed
         await super().shutdown(sockets)
+
+
+def server_options(app: Any, config: ServeConfig) -> uvicorn.Config:  # noqa: ANN401 - an ASGI application
+    return uvicorn.Config(
+        app, http="h11", ws="none", lifespan="on", log_config=None, log_level="warning", access_log=False,
+        limit_concurrency=config.max_connections, timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=STOP_SECONDS, h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        forwarded_allow_ips=list(config.proxies or LOOPBACK), ssl_certfile=config.certificate, ssl_keyfile=config.key,
+    )  # fmt: skip
 
 
 def serve(config: ServeConfig, board: CameraBoard | None = None) -> None:
     """Serve until SIGTERM or Ctrl-C: then finish what is under way, save all cameras, and return."""
     logging.basicConfig(level=logging.WARNING, format="fozo: %(message)s")  # unless the program has done so
-    logging.getLogger("fozo.access").setLevel(logging.INFO)
     logging.getLogger("fozo.monitor").setLevel(logging.ERROR)  # the pool logs events, with the camera's name
     if config.certificate is not None:
         try:
@@ -133,39 +78,57 @@ def serve(config: ServeConfig, board: CameraBoard | None = None) -> None:
         except OSError as error:
             files = f"the certificate {config.certificate} with the key {config.key}"
             raise FozoError(f"cannot use {files} ({error.strerror or error}); give PEM files of one pair") from error
-    logging.captureWarnings(True)
-    warnings.simplefilter("always")  # Pillow's have clients' numbers in them, and Python would remember each
+    warnings.simplefilter("always")  # Python remembers what it shows once, and clients could have it remember much
+    warnings.filterwarnings("ignore", module="PIL")
     with suppress(AttributeError, OSError, TypeError):  # only glibc has it
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(-3, 4 << 20)  # M_MMAP_THRESHOLD: each thread would keep what a large picture took
+        mallopt(-3, 4 << 20)  # M_MMAP_THRESHOLD: each thread would keep what a large body took
         mallopt(-8, 2)  # M_ARENA_MAX: with a heap for each thread, none can reuse what another has freed
     app = create_app(config, board)
-    listener = _listen(config.host, config.port)
+    listener = listen(config.host, config.port)
     host, port = listener.getsockname()[:2]
     scheme = "http" if config.certificate is None else "https"
     models = ", ".join(model.name for model in config.models)
+    for sentence in exposures(config, host):
+        LOG.warning(sentence)
 
     def announce() -> None:
         name = f"[{host}]" if ":" in host else host
         print(f"fozo: serving {models} at {scheme}://{name}:{port}", flush=True)
 
     # Once done, uvicorn raises the signal that stopped it again, for the handlers that were there before.
-    before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {stop: signal.signal(stop, lambda *_: None) for stop in (signal.SIGTERM, signal.SIGINT)}
     try:
-        FrontServer(app, config, announce, board).run([listener])
+        Server(server_options(app, config), announce, board).run([listener])
     finally:
         listener.close()
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for stop, handler in handlers.items():
+            signal.signal(stop, handler)
         app.state.server.stop()
-    if lost := app.state.server.unsaved:
-        raise FozoError(f"{len(lost)} of the cameras could not be saved ({str(lost[:5])[1:-1]}); the log says why")
+    if unsaved := app.state.server.unsaved:
+        raise FozoError(
+            f"{len(unsaved)} of the cameras could not be saved ({str(unsaved[:5])[1:-1]}); the log says why"
+        )
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def exposures(config: ServeConfig, host: str) -> list[str]:
+    """What an operator should know of a server that other machines can reach; ``host`` is its numeric address."""
+    sentences = list[str]()
+    if not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+        if not config.proxies:
+            advice = "put deploy/nginx.conf in front and name its address with --proxy"
+            sentences.append(f"other machines reach this server without a proxy, so any can stop it; {advice}")
+        if config.token is None:
+            sentences.append("other machines reach this server without a token; give --token-file")
+    if config.token is not None and len(config.token) < TOKEN_LETTERS:
+        sentences.append(f"the token has fewer than {TOKEN_LETTERS} letters and can be guessed; make a longer one")
+    return sentences
+
+
+def listen(host: str, port: int) -> socket.socket:
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = addresses[0]
         # With the protocol by its number: asyncio sends without delay only over what says that it is TCP.
         listener = socket.socket(family, kind, protocol)
         try:

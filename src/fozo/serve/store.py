@@ -8,7 +8,8 @@ The files of a generation are written first, and ``camera.json`` is replaced las
 adapter, monitor and responses are of one moment; it has their digests. Clients choose the names of cameras, so folders
 are named by a hash. A camera in memory has its folder locked; a server that does not share its state folder locks all
 of it. A file that the system cannot read now (no descriptor left, a failing disk, permissions) is not damaged: the
-request is refused, and nothing is touched.
+request is refused, and nothing is touched. A state that cannot be restored is moved to a folder of its own beside the
+camera's, ``cam-3-9a2b....2026-11-19.1.refused``, and never removed but by age, on request.
 """
 
 from __future__ import annotations
@@ -19,23 +20,26 @@ import shutil
 import time
 from contextlib import ExitStack, suppress
 from errno import EINVAL, EISDIR, ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR, ENXIO, EOPNOTSUPP, EOVERFLOW
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fozo.errors import FozoError
-from fozo.io import disk_errors, locked, read_bytes, read_json, remove_temporary_files, write_json
+from fozo.io import disk_errors, locked, open_regular, read_json, remove_temporary_files, unreadable, write_json
 from fozo.io.files import LOCK
 from fozo.types import LOG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 KIND, VERSION = "camera", 3
 HEADER_FILE = "camera.json"
 REFUSED = ".refused"  # suffix of the folder of a camera whose state could not be restored
 PRIVATE = 0o600  # mode of its files: the method's holds a frame
 RECOUNT = 1.0  # seconds between two counts of the cameras of a full folder
-MAX_FILE = 1 << 30  # bytes of a file of a camera
+BLOCK_BYTES = 1 << 20
+DAY = 86_400.0  # seconds
+LOOKED_AT = 16  # cameras, those that were saved last, that a server tries to restore before it starts
 OF_THE_FILE = None, ENOENT, EISDIR, ENOTDIR, ELOOP, ENXIO, EOPNOTSUPP, EINVAL, EOVERFLOW, ENAMETOOLONG  # they stay
 
 
@@ -57,7 +61,11 @@ def is_damage(error: BaseException | None) -> bool:
 
 
 def file_digest(path: Path) -> str:
-    return hashlib.blake2b(read_bytes(path, MAX_FILE), digest_size=16).hexdigest()
+    digest = hashlib.blake2b(digest_size=16)
+    with open_regular(path) as file, unreadable(f"cannot read {path}", "check the disk"):
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def folder_name(name: str) -> str:
@@ -70,7 +78,11 @@ def hold(path: Path, error: FozoError) -> ExitStack:
     """Lock a folder, made if need be, until the result is closed; raise ``error`` if another process holds it."""
     with ExitStack() as stack:
         try:
+            with disk_errors(path):
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
             stack.enter_context(locked(path))
+            with suppress(OSError):
+                (path / LOCK).chmod(PRIVATE)  # another user could hold the lock of a file that he may read
         except FozoError as cause:
             held = isinstance(cause.__cause__, (BlockingIOError, FileNotFoundError))  # the latter: being removed
             raise (error if held else cause) from cause.__cause__
@@ -78,12 +90,23 @@ def hold(path: Path, error: FozoError) -> ExitStack:
 
 
 class CameraFolder:
-    """One camera's folder, locked by this process until it is closed."""
+    """One camera's folder, locked by this process until it is closed.
 
-    def __init__(self, path: Path, camera: str) -> None:
-        self.path, self.camera, self.generation = path, camera, 0
+    Args:
+        path: the folder, made if need be.
+        camera: its name.
+        on_set_aside: called when a state of the camera was moved aside.
+    """
+
+    def __init__(self, path: Path, camera: str, on_set_aside: Callable[[], None] = lambda: None) -> None:
+        self.path = path
+        self.camera = camera
+        self.generation = 0
         self.new = False  # whether nothing of the camera is in it
         self.files: dict[str, str] = {}  # digests of the files of the generation in force
+        self._on_set_aside = on_set_aside
+        if path.is_symlink():
+            raise FozoError(f"{path} is a link, and would have the camera's files lie elsewhere; remove it")
         sentence = f"another server that uses {path.parent} has the camera {camera!r}; try again in a while"
         self.lock = hold(path, CameraInUse(sentence))
 
@@ -97,13 +120,15 @@ class CameraFolder:
                 raise
             self.new = True
             return None
-        generation, files = header.get("generation"), header.get("files")
+        generation = header.get("generation")
+        files = header.get("files")
         known = header.get("kind") == KIND and header.get("version") == VERSION and isinstance(files, dict)
         if not known or type(generation) is not int:
             raise FozoError(f"{path} is not a camera of this version of fozo; remove its folder")
         if header.get("id") != self.camera:
             raise FozoError(f"{self.path} is of the camera {header.get('id')!r}; remove the folder")
-        self.generation, self.files = generation, files or {}
+        self.generation = generation
+        self.files = files or {}
         return header
 
     def file(self, name: str) -> Path:
@@ -116,52 +141,114 @@ class CameraFolder:
             raise FozoError(f"{path} is not the file that {HEADER_FILE} names; restore the folder from a backup")
         return path
 
-    def save(self, header: dict[str, object], files: dict[str, Callable[[Path], None]]) -> None:
-        """Write a new generation: a writer for each file, by name; then remove the earlier ones."""
-        self.generation += 1
-        self.new = False
-        with disk_errors(self.path):
-            for name, write in files.items():
-                write(self.file(name))
-        digests = {name: file_digest(self.file(name)) for name in files}
-        own = {"kind": KIND, "version": VERSION, "id": self.camera, "generation": self.generation, "files": digests}
-        write_json(self.path / HEADER_FILE, {**header, **own}, mode=PRIVATE)
-        current = {self.file(name).name for name in files}
-        with suppress(OSError):
-            for path in list(self.path.iterdir()):
-                if path.suffix == ".npz" and path.name not in current:
-                    path.unlink()
+    def is_whole(self) -> bool:
+        """Whether all files are those that were saved, so that what cannot restore them is another model or method."""
+        try:
+            self.header()
+            for name in self.files:
+                self.checked(name)
+        except FozoError:
+            return False
+        return True
 
-    def set_aside(self, why: Exception) -> None:
+    def save(self, header: dict[str, object], files: dict[str, Callable[[Path], None]]) -> None:
+        """Write a new generation: a writer for each file, by name; then remove the others."""
+        self.generation += 1
+        current = {self.file(name).name for name in files}
+        digests = dict[str, str]()
+        try:
+            with disk_errors(self.path):
+                for name, write in files.items():
+                    write(self.file(name))
+                    digests[name] = file_digest(self.file(name))
+            known = {"kind": KIND, "version": VERSION, "id": self.camera, "generation": self.generation}
+            write_json(self.path / HEADER_FILE, {**header, **known, "files": digests}, mode=PRIVATE)
+        except BaseException:
+            with suppress(Exception):  # the first error is the one to report
+                if not self._is_in_force():
+                    self._remove(lambda name: name in current)
+            raise
+        self.new = False
+        with suppress(Exception):  # the next save tries again
+            self._remove(lambda name: name not in current)
+
+    def _is_in_force(self) -> bool:
+        """Whether ``camera.json`` names this generation, although writing it was reported to have failed."""
+        path = self.path / HEADER_FILE
+        return path.is_file() and read_json(path).get("generation") == self.generation
+
+    def _remove(self, goes: Callable[[str], bool]) -> None:
+        for path in list(self.path.iterdir()):
+            if path.suffix == ".npz" and goes(path.name):
+                path.unlink()
+
+    def set_aside(self, why: object) -> None:
         """Move a state that cannot be restored to another folder, for people to look at; the camera starts again."""
         LOG.warning("the camera %r starts again: %s", self.camera, why)
-        aside = self.path.with_name(self.path.name + REFUSED)
-        with disk_errors(aside):
+        with disk_errors(self.path):
             files = [path for path in self.path.iterdir() if not path.name.startswith(".")]  # glob may swallow errors
-            shutil.rmtree(aside, ignore_errors=True)
-            aside.mkdir(mode=0o700)
+            files.sort(key=lambda path: path.name == HEADER_FILE)  # last: until then it is clear whose the files are
+            aside = self._place_aside()
             for path in files:
                 path.replace(aside / path.name)
-        self.generation, self.new = 0, True
+        self.generation = 0
+        self.new = True
+        self._on_set_aside()
+
+    def _place_aside(self) -> Path:
+        date = time.strftime("%Y-%m-%d")
+        for number in count(1):
+            aside = self.path.with_name(f"{self.path.name}.{date}.{number}{REFUSED}")
+            with suppress(FileExistsError):
+                aside.mkdir(mode=0o700)
+                return aside
+        raise AssertionError
 
     def close(self) -> None:
         self.lock.close()
 
 
 class StateFolder:
-    """The folder of one model's cameras."""
+    """The folder of one model's cameras.
 
-    def __init__(self, state: Path, model: str) -> None:
+    Args:
+        state: folder of all models.
+        model: its name.
+        forget_after: days after which a camera that nobody has saved is removed, with what was set aside of it.
+    """
+
+    def __init__(self, state: Path, model: str, forget_after: float | None = None) -> None:
         self.path = state / folder_name(model)
+        self.aside = 0  # states that were set aside and that nobody has removed
+        self._forget_after = forget_after
         with disk_errors(self.path):
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            state.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, exist_ok=True)
         self._count()
 
     def _count(self) -> None:
         """List the cameras that have a folder: one that has learnt nothing loses it when it leaves the memory."""
         with disk_errors(self.path):
-            self._known = {each.name for each in self.path.iterdir() if not each.name.endswith(REFUSED)}
+            names = {path.name for path in self.path.iterdir()}
+        self._known = {name for name in names if not name.endswith(REFUSED)}
+        self.aside = len(names) - len(self._known)
         self._counted = time.monotonic()
+
+    def _note_aside(self) -> None:
+        self.aside += 1
+
+    def saved(self) -> Iterator[CameraFolder]:
+        """Open the folders of all cameras that have a state and that no server has in memory, the latest first."""
+        headers = [path / HEADER_FILE for path in self.path.iterdir() if not path.name.endswith(REFUSED)]
+        times = {path: path.stat().st_mtime for path in headers if path.is_file()}
+        for path in sorted(times, key=lambda path: -times[path]):
+            with suppress(CameraInUse):
+                camera = ""
+                with suppress(FozoError):  # which whoever restores it will see
+                    camera = str(read_json(path).get("id"))
+                folder = CameraFolder(path.parent, camera, self._note_aside)
+                with folder.lock:
+                    yield folder
 
     def open(self, camera: str, most: int) -> CameraFolder:
         """Open a camera's folder, made if need be; a new camera is refused where ``most`` are known."""
@@ -170,8 +257,9 @@ class StateFolder:
             self._count()  # somebody may have removed folders
         if len(self._known) >= most and name not in self._known:
             known = f"the server knows {len(self._known)} cameras already"
-            raise TooManyCameras(f"{known}; remove folders of old ones from {self.path}, or raise max_known")
-        folder = CameraFolder(self.path / name, camera)
+            advice = f"remove folders of old ones from {self.path}, give --forget-after, or raise max_known"
+            raise TooManyCameras(f"{known}; {advice}")
+        folder = CameraFolder(self.path / name, camera, self._note_aside)
         self._known.add(name)
         folder.lock.callback(self._closed, folder)  # before it is unlocked
         with suppress(OSError):
@@ -184,3 +272,27 @@ class StateFolder:
             with suppress(OSError):
                 (folder.path / LOCK).unlink()
                 folder.path.rmdir()
+
+    def forget(self) -> int:
+        """Remove what is too old, where an age was given; return how many cameras were."""
+        if self._forget_after is None:
+            return 0
+        oldest = time.time() - self._forget_after * DAY
+        forgotten = 0
+        for path in list(self.path.iterdir()):
+            if not self._is_older(path, oldest):
+                continue
+            with suppress(CameraInUse), hold(path, CameraInUse("it has come back")):
+                if self._is_older(path, oldest):
+                    shutil.rmtree(path, ignore_errors=True)
+                    forgotten += 1
+        if forgotten:
+            LOG.warning(
+                "%d cameras of %s were not seen for %g days: forgotten", forgotten, self.path, self._forget_after
+            )
+            self._count()
+        return forgotten
+
+    def _is_older(self, path: Path, time: float) -> bool:
+        header = path / HEADER_FILE
+        return header.is_file() and header.stat().st_mtime < time
