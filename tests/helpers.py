@@ -144,11 +144,12 @@ def naive(vit: ViT, a: Architecture, images: Floats, knobs: Knobs, k: int) -> di
 
 def invented_source(contents: Array, statistics: Mapping[str, Array], model: str = "invented") -> fozo.SourceStatistics:
     """Statistics of invented images: content vectors ``[n, k]``, and values ``[n, ...]`` for all parts."""
-    k = contents.shape[1]
+    width = statistics["pooled"].shape[1]
+    basis = ContentBasis(np.zeros(width), np.eye(width, contents.shape[1]))
     conditioned = {name: statistics[name] for name in fozo.SourceStatistics.CONDITIONED}
     return fozo.SourceStatistics(
         fingerprint=f"fingerprint of {model}",
-        content=ContentMoments.of(ContentBasis(np.zeros(k), np.eye(k)), contents, conditioned),
+        content=ContentMoments.of(basis, contents, conditioned),
         model=model,
         inputs=None,
         **{name: Moments.of(statistics[name]) for name in fozo.SourceStatistics.PARTS},

@@ -2,7 +2,6 @@
 
 import warnings
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +25,6 @@ from fozo.core.normalisation import (
     name_of,
 )
 from fozo.errors import FozoError, ImageWarning
-from fozo.io import load_arrays, save_arrays
 
 CIFAR: Normalisation = ((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616))
 
@@ -116,27 +114,3 @@ def test_merging_keeps_what_both_agree_on() -> None:
         assert merged.normalisation == HALF
         np.testing.assert_allclose((merged.low, merged.high), [[-1] * 3, [1] * 3], atol=0.02)
     assert one.merge(InputRange.of(images(NONE), NONE)).normalisation is None
-
-
-def test_files_keep_it_and_forged_ones_are_refused(
-    engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path
-) -> None:
-    path = tmp_path / "stats.npz"
-    source.save(path)
-    kept = fozo.SourceStatistics.load(path).inputs
-    assert kept is not None and source.inputs is not None
-    np.testing.assert_equal(kept.arrays(), source.inputs.arrays())
-    header, arrays = load_arrays(path, source.KIND)
-    for name, forged in (
-        ("low", np.full(3, 9.0)),
-        ("low", np.full(3, np.nan)),
-        ("normalisation", np.zeros((1, 3))),
-        ("normalisation", np.stack([np.zeros(3), -np.ones(3)])),
-    ):
-        save_arrays(path, header, {**arrays, f"inputs.{name}": forged})
-        with pytest.raises(FozoError, match="damaged source statistics"):
-            fozo.SourceStatistics.load(path)
-    gray = {"inputs.low": np.zeros(2), "inputs.high": np.ones(2), "inputs.normalisation": np.zeros((0, 2))}
-    save_arrays(path, header, {**arrays, **gray})
-    with pytest.raises(FozoError, match="images of 2 channels, where vit reads 3"):
-        fozo.Align(engine, fozo.SourceStatistics.load(path))

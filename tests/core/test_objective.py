@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fozo.core.moments import Moments
+from fozo.core.moments import Moments, MovingAverage
 from fozo.core.objective import Objective, entropies
 from fozo.errors import FozoError
-from fozo.methods.common.matching import ActivationShift
+from fozo.methods.common.matching import shifted
 
 RNG = np.random.default_rng(0)
 SOURCE = Moments.of(RNG.standard_normal((50, 4, 3)))
@@ -53,27 +53,9 @@ def test_refuses_unknown_switches() -> None:
         Objective(weight=-1)
 
 
-@pytest.mark.parametrize("scale", [1.0, 2.0])
-def test_the_shift_leads_from_the_average_to_the_source(scale: float) -> None:
-    """A scale of 2 sums the sides, as published."""
-    shift = ActivationShift(2, scale)
-    assert shift.vector(np.ones(2)) is None
-    shift.observe([1.0, 2.0])
-    shift.observe([2.0, 2.0])
-    vector = shift.vector(np.ones(2))
-    assert vector is not None
-    np.testing.assert_allclose(vector, 1 - scale * np.array([1.1, 2.0]))
-
-
-def test_standardised_counts_images_in_clean_deviations_and_does_not_grow_with_the_batch() -> None:
-    deep, std = slice(len(SOURCE.std) // 2, None), FEATURES.std(axis=0, ddof=1)
-    stats = ((std - SOURCE.std)[deep] ** 2 / SOURCE.std[deep] ** 2).mean()  # means are the shift's
-    average = np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True)
-    balance = np.log(5) + (average.mean(axis=0) * np.log(average.mean(axis=0))).sum()
-    expected = entropies(LOGITS).mean() + balance + 0.4 * stats
-    objective = Objective(distance="standardised")
-    assert objective(SOURCE, Moments.of(FEATURES), LOGITS) == pytest.approx(expected, rel=1e-12)
-    assert objective.misalignment(SOURCE, Moments.of(FEATURES[:1])) == 0.0  # one image has no standard deviation
-    alone = Objective(weight=0.0, distance="standardised")
-    twice = [alone(SOURCE, Moments.of(FEATURES), logits) for logits in (LOGITS, np.tile(LOGITS, (2, 1)))]
-    assert twice[0] == pytest.approx(twice[1], rel=1e-12)
+def test_the_shift_leads_from_the_average_to_the_source() -> None:
+    average = MovingAverage.empty((2,))
+    pooled = np.zeros((3, 2), np.float32)
+    assert shifted(pooled, np.ones(2), average) is pooled  # no batch has been seen
+    average = average.update(np.array([1.0, 2.0]), 0.9).update(np.array([2.0, 2.0]), 0.9)
+    np.testing.assert_allclose(shifted(pooled, np.ones(2), average), [[-0.1, -1.0]] * 3, rtol=1e-6)
