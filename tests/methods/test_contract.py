@@ -1,7 +1,8 @@
 """What the base class promises beside predictions: observers, freezing, journals, and arguments as users have them."""
 
+import copy
 import logging
-import os
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,6 @@ from fozo.data import sample
 from fozo.engines.blackbox import black_box
 from fozo.engines.load import Model
 from fozo.methods import registry
-from fozo.methods.common import stateful
 from fozo.testing import check_method, same
 from tests.helpers import random_images
 from tests.methods.test_every_method import create
@@ -23,48 +23,82 @@ from tests.methods.test_every_method import create
 SAMPLE = sample.MODELS["float32"]
 
 
-class Observer:
+@dataclass(frozen=True)
+class Count(State):
+    """Batches seen."""
+
+    batches: int = 0
+
+
+class Counting(Observer[Count]):
     """Counts its batches, or fails; it sees no drift."""
 
-    drift = SimpleNamespace(drift_detected=False, warning_detected=False)
-
     def __init__(self, fails: bool = False) -> None:
-        self.fails, self.batches = fails, 0
+        self.fails = fails
 
-    def observe(self, observation: Observation) -> None:
-        self.batches += 1
+    def init(self) -> Count:
+        return Count()
+
+    def update(self, state: Count, observation: Observation) -> tuple[Count, Any]:
         if self.fails:
             raise RuntimeError("no disk")
-
-    def metrics(self) -> dict[str, float]:
-        return {"watched": float(self.batches)}
-
-    def reset(self) -> None:
-        self.batches = 0
+        drift = SimpleNamespace(drift_detected=False, warning_detected=False)
+        seen = state.batches + 1
+        return Count(seen), SimpleNamespace(drift=drift, metrics=lambda: {"watched": float(seen)})
 
 
 def test_a_method_has_one_observer_which_is_reset_with_it() -> None:
-    method, first, second = create("neo"), Observer(), Observer()
+    method = create("neo")
+    first = Counting()
     method.attach(first)
-    with pytest.raises(fozo.FozoError, match="is watched by a Observer already"):
-        method.attach(second)
+    with pytest.raises(fozo.FozoError, match="is watched by a Counting already"):
+        method.attach(Counting())
     method(random_images(2))
-    assert method.metrics()["watched"] == 1 and second.batches == 0
+    assert method.metrics()["watched"] == 1 and not method.drift.drift_detected
     method.reset()
-    assert first.batches == 0
-    method.detach(second)
-    assert method.observer is first
-    assert method.sibling().observer is None
+    method(random_images(2))
+    assert method.metrics()["watched"] == 1
+    method.detach(Counting())
+    method(random_images(2))
+    assert method.metrics()["watched"] == 2
+    assert method.clone().reading is None
     method.detach()
     with pytest.raises(fozo.FozoError, match="neo has no monitor"):
         method.drift  # noqa: B018 - the attribute is what is asked about
 
 
-def test_what_an_observer_returns_changes_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
-    method, observer = create("noadapt"), Observer()
-    monkeypatch.setattr(observer, "observe", lambda observation: np.zeros_like(observation.logits))
-    method.attach(observer)
-    np.testing.assert_array_equal(method(random_images(2)), create("noadapt")(random_images(2)))
+def test_what_an_observer_remembers_is_saved_with_the_method(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    method = create("neo")
+    method.attach(Counting())
+    for seed in range(3):
+        method(random_images(2, seed=seed))
+    method.save(tmp_path / "state")
+    other = create("neo")
+    other.restore(tmp_path / "state")  # without an observer, what one remembered is left out
+    assert same(other.state(), method.state())
+    other.attach(Counting())
+    other.restore(tmp_path / "state")
+    other(random_images(2))
+    assert other.metrics()["watched"] == 4 and not caplog.records
+
+    class Another(Counting):
+        """Of another reference."""
+
+    third = create("neo")
+    third.attach(Another())
+    third.restore(tmp_path / "state")
+    third(random_images(2))
+    assert third.metrics()["watched"] == 1 and "has no memory of this monitor" in caplog.text
+
+
+def test_a_batch_that_raises_was_not_observed() -> None:
+    method = create("neo")
+    method.attach(Counting())
+    method(random_images(2))
+    with pytest.raises(fozo.FozoError):
+        method(np.full((2, *method.engine.spec.image_shape), np.nan, np.float32))
+    method(random_images(2))
+    assert method.metrics()["watched"] == 2
 
 
 def test_an_observer_that_keeps_failing_is_logged_once_and_then_counted(
@@ -72,15 +106,16 @@ def test_an_observer_that_keeps_failing_is_logged_once_and_then_counted(
 ) -> None:
     """Defect 4: there were 600 lines for 50 frames."""
     now = [0.0]
-    monkeypatch.setattr("fozo.methods.base.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("fozo.methods.observer.time.monotonic", lambda: now[0])
     method = create("noadapt")
-    method.attach(Observer(fails=True))
+    method.attach(Counting(fails=True))
     with caplog.at_level(logging.ERROR):
         for _ in range(50):
-            method(random_images(1))
+            logits = method(random_images(1))
         assert len(caplog.records) == 1 and caplog.records[0].exc_info
         now[0] = 61.0
         method(random_images(1))
+    np.testing.assert_array_equal(logits, create("noadapt")(random_images(1)))
     assert caplog.records[1].getMessage() == "the monitor of noadapt has failed on 51 batches"
 
 
@@ -95,7 +130,7 @@ def test_a_frozen_method_costs_one_pass(name: str) -> None:
     method.reset()
     method.freeze()
     assert not np.array_equal(method(random_images(6, seed=1)), learnt)  # what was learnt is used
-    assert not method.sibling().frozen and not method.clone().frozen
+    assert not method.clone().frozen
 
 
 def test_a_journal_takes_a_path_and_the_model_as_a_file(tmp_path: Path) -> None:
@@ -107,13 +142,13 @@ def test_a_journal_takes_a_path_and_the_model_as_a_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(fozo.replay(tmp_path / "journal", batches=2), prompts[2])
     other = fozo.FOZO(SAMPLE, statistics)
     other.replay(tmp_path / "journal")
-    assert all(np.array_equal(other.state()[name], method.state()[name]) for name in ("point", "pace", "average"))
+    assert same(other.state().spsa, method.state().spsa)
 
 
 def test_arguments_are_typed_as_the_docstring_offers_them(tmp_path: Path) -> None:
     """Defect 17: mypy, which reads this file, accepts a path for every argument that takes one."""
 
-    def make(model: Model, source: str | Path) -> list[Method[Any]]:
+    def make(model: Model, source: str | Path) -> list[Method[Any, Any]]:
         return [
             fozo.FOZO(model, source, journal=tmp_path / "a"),
             fozo.Align(model, source, journal=str(tmp_path / "b")),
@@ -144,43 +179,92 @@ def test_a_black_box_has_a_journal(tmp_path: Path) -> None:
     assert size < 5 * 6 * 3 * 9 * 8 * 2 + 4000  # only rows that changed are written
 
 
-@pytest.mark.parametrize("name", ["neo", "t3a", "tent", "foa"])
+@pytest.mark.parametrize("name", ["neo", "t3a", "tent", "foa", "fozo", "align"])
 def test_a_journal_follows_resets_restores_failures_and_restarts(name: str, tmp_path: Path) -> None:
-    path, method = tmp_path / "journal", create(name)
+    path = tmp_path / "journal"
+    method = create(name)
     method.open_journal(path)
     method(random_images(4))
-    method.save(tmp_path / "state.npz")
+    method.save(tmp_path / "state")
     method.reset()
-    fresh = method.sibling()
+    fresh = method.clone()
     fresh.replay(path)
-    assert same(fresh.state(), method.state())
-    method.restore(tmp_path / "state.npz")
+    assert not diff(fresh.state(), method.state())
+    method.restore(tmp_path / "state")  # of a batch that the journal has gone back from
+    with pytest.raises(fozo.FozoError, match="holds 0 batches"):
+        method(random_images(4, seed=1))
+    method.reset()
     method(random_images(4, seed=1))
     state = method.state()
     with pytest.raises(fozo.FozoError):
         method(np.full((2, *method.engine.spec.image_shape), np.nan, np.float32))
     fresh.replay(path)
-    assert same(fresh.state(), state)
+    assert not diff(fresh.state(), state)
     method(random_images(4, seed=2))
-    assert method.journal is not None
-    method.journal.close()
+    method.close()
+    fresh.replay(path, batches=1)
     fresh.open_journal(path)  # as after a restart
-    fresh.replay(path, batches=1)  # the batches since the reset are two
     fresh(random_images(4, seed=2))
-    assert same(fresh.state(), method.state()) and fresh.journal is not None and fresh.journal.batches == 2
+    other = method.clone()
+    other.replay(path)
+    assert not diff(other.state(), fresh.state())
 
 
-def test_a_fork_waits_for_all_busy_methods_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect 14: it waited for each of them as long."""
-    methods, waits = [create("neo") for _ in range(4)], list[float]()
-    busy = SimpleNamespace(acquire=lambda timeout: waits.append(timeout))
-    for method in methods:
-        monkeypatch.setattr(method, "lock", busy)
-    monkeypatch.setattr(stateful, "time", SimpleNamespace(monotonic=lambda: sum(waits)))
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if all(method.lock.acquire(timeout=1) for method in methods) else 1)
-    assert os.waitpid(child, 0)[1] == 0 and waits == [stateful.WAIT, 0, 0, 0]
+def test_a_journal_follows_a_state_that_was_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    for name in ("neo", "fozo"):
+        with create(name, journal=path) as method:
+            method(random_images(4))
+            early = method.state()
+            method(random_images(4, seed=1))
+            method.load_state(early)
+            method(random_images(4, seed=2))
+        other = method.clone()
+        other.replay(path)
+        assert not diff(other.state(), method.state())
+        path.unlink()
+
+
+def test_a_journal_of_the_last_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    path.write_bytes(encode({"kind": "fozo journal", "method": "neo"}))
+    with pytest.raises(fozo.FozoError, match=r"is of fozo 0.2, which this version does not read"):
+        create("neo", journal=path)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value"),
+    [
+        ("align", "memory.variance", -1.0), ("fozo", "spsa.schedule.epsilon", 0.0), ("foa", "search.sigma", -1.0),
+        ("foa", "search.lengths", 0.0), ("t3a", "labels", 7), ("t3a", "labels", -1), ("gain", "mass", -1.0),
+        ("tent", "norms", 1e35), ("deyo", "index", -1),
+    ],
+)  # fmt: skip
+def test_a_state_that_means_nothing_is_refused(tmp_path: Path, name: str, path: str, value: float) -> None:
+    method = create(name)
+    method(random_images(6))
+    before = method.state()
+    values = dict(leaves(before))
+    known = values[path]
+    values[path] = np.full_like(known, value) if isinstance(known, np.ndarray) else type(known)(value)  # type: ignore[call-arg, arg-type]
+    forged = _unchecked(before, values)
+    with pytest.raises(fozo.FozoError):
+        method.load_state(forged)
+    assert same(method.state(), before)
+
+
+def _unchecked(state: State, values: dict[str, Any], prefix: str = "") -> Any:
+    """A state of any values, however wrong."""
+    forged = copy.copy(state)
+    for field in fields(state):
+        path = prefix + field.name
+        value = getattr(state, field.name)
+        object.__setattr__(
+            forged,
+            field.name,
+            _unchecked(value, values, f"{path}.") if isinstance(value, State) else values.get(path, value),
+        )
+    return forged
 
 
 def test_the_examples_of_the_documentation_keep_every_promise(monkeypatch: pytest.MonkeyPatch) -> None:

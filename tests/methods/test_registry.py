@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from fozo.methods.base import Method
 
 import fozo
 from fozo.errors import FozoError, PluginWarning
 from fozo.methods import registry
+from fozo.methods.method import Method, Nothing, Result
 from fozo.methods.registry import create, method_class, register
 from fozo.types import Batch, Floats, Tap
 from tests.helpers import random_images
@@ -26,7 +26,7 @@ class OwnConfig:
     batch_size: int = 64
 
 
-class Own(Method[OwnConfig]):
+class Own(Method[OwnConfig, Nothing]):
     """A third party's method, whose constructor may have a bug."""
 
     PRESETS: ClassVar = {"mild": OwnConfig(), "wild": OwnConfig(strength=9.0)}
@@ -36,9 +36,9 @@ class Own(Method[OwnConfig]):
         if self.broken:
             len(self.config.strength)  # type: ignore[arg-type]
 
-    def step(self, batch: Batch) -> Floats:
+    def step(self, state: Nothing, batch: Batch) -> Result[Nothing]:
         logits: Floats = self.config.strength * self.engine.run(batch)[Tap.LOGITS][0]
-        return logits
+        return Result(logits, state)
 
 
 @pytest.fixture

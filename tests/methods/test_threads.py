@@ -4,41 +4,46 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
-from fozo.methods.base import Method
 
 import fozo
 from fozo.core.descriptor import spectra
 from fozo.methods.common.info import MethodInfo
 from fozo.methods.common.options import NoOptions
-from fozo.types import Batch, Floats, State, Threads
+from fozo.methods.method import Method, Result
+from fozo.state import State
+from fozo.types import Batch, Threads
 from tests.helpers import random_images, random_vit
 
 THREADS = 4
 
 
-class Chain(Method[NoOptions]):
+@dataclass(frozen=True)
+class ChainState(State):
+    """The batches so far, and what they add up to."""
+
+    count: int = 0
+    value: float = 0.0
+
+
+class Chain(Method[NoOptions, ChainState]):
     """Answers with what it has seen so far, which reveals the order; it lets others run wherever it could be cut."""
 
     info = MethodInfo("chain", "tells the order", "0", "a sum", "none")
-    STATE: ClassVar = ("count", "value")
 
-    def begin(self) -> None:
-        self.count, self.value = 0, 0.0
+    def init(self) -> ChainState:
+        return ChainState()
 
-    def step(self, batch: Batch) -> Floats:
-        count, value = self.count, self.value
-        pause = threading.Event()
-        pause.wait(0.001)
-        self.count = count + 1
-        pause.wait(0.001)
-        self.value = value * 1.5 + float(batch.images[0, 0, 0, 0])
-        self.report(count=float(self.count))
-        return np.full((len(batch), self.engine.spec.classes), self.value)
+    def step(self, state: ChainState, batch: Batch) -> Result[ChainState]:
+        threading.Event().wait(0.002)
+        value = state.value * 1.5 + float(batch.images[0, 0, 0, 0])
+        logits = np.full((len(batch), self.engine.spec.classes), value)
+        return Result(logits, ChainState(state.count + 1, value), {"count": state.count + 1.0})
 
 
 def in_threads(work: Callable[[int], object], count: int = THREADS) -> None:
@@ -55,14 +60,14 @@ def in_threads(work: Callable[[int], object], count: int = THREADS) -> None:
 
 def test_results_are_those_of_a_serial_order(engine: fozo.Engine, tmp_path: Path) -> None:
     method, answers = Chain(engine), list[tuple[float, float]]()
-    reports, states = list[dict[str, float]](), list[State]()
+    reports, states = list[dict[str, float]](), list[ChainState]()
 
     def work(number: int) -> None:
         for i in range(10):
             if number == THREADS:  # one thread only watches and saves
                 reports.append(method.metrics())
                 states.append(method.state())
-                method.save(tmp_path / "state.npz")
+                method.save(tmp_path / "state")
                 continue
             mark = float(1 + number + THREADS * i) / 100
             images = np.full((1, *engine.spec.image_shape), mark, dtype=np.float32)
@@ -76,18 +81,18 @@ def test_results_are_those_of_a_serial_order(engine: fozo.Engine, tmp_path: Path
         value, mark = next((v, m) for v, m in left if v == values[count - 1] * 1.5 + m)
         values[count] = value
         left.remove((value, mark))
-    assert method.count == 1 + 10 * THREADS and method.value == values[10 * THREADS]
+    assert method.state() == ChainState(1 + 10 * THREADS, values[10 * THREADS])
     assert all(report.get("count", 0) >= 1 for report in reports)  # never those of half a batch
-    assert all(float(state["value"]) == values[int(state["count"]) - 1] for state in states)
-    with np.load(tmp_path / "state.npz") as saved:
-        assert float(saved["value"]) == values[int(saved["count"]) - 1]
+    other = Chain(engine)
+    other.restore(tmp_path / "state")
+    assert all(state.value == values[state.count - 1] for state in (*states, other.state()))
 
 
 def test_reset_and_restore_come_between_batches(engine: fozo.Engine, tmp_path: Path) -> None:
     method = Chain(engine)
     images = np.ones((1, *engine.spec.image_shape), dtype=np.float32)
     method(images)
-    method.save(tmp_path / "one.npz")
+    method.save(tmp_path / "one")
     serial = [1.0]  # after the first, second, ... batch since the last reset
     for _ in range(200):
         serial.append(serial[-1] * 1.5 + 1)
@@ -98,12 +103,13 @@ def test_reset_and_restore_come_between_batches(engine: fozo.Engine, tmp_path: P
             if number == 0:
                 method.reset()
             elif number == 1:
-                method.restore(tmp_path / "one.npz")
+                method.restore(tmp_path / "one")
             else:
                 answers.append(float(method(images)[0, 0]))
 
     in_threads(work)
-    assert set(answers) <= set(serial) and method.value == ([0.0, *serial])[method.count]
+    state = method.state()
+    assert set(answers) <= set(serial) and state.value == ([0.0, *serial])[state.count]
 
 
 @pytest.mark.parametrize("runtime", ["torch", "onnxruntime", "openvino"])
@@ -115,7 +121,7 @@ def test_adapters_in_threads_may_share_an_engine(runtime: str, tmp_path: Path, s
         fozo.export(engine, tmp_path / "model.onnx")
         engine = fozo.load_engine(tmp_path / "model.onnx", runtime=runtime, threads=2, chunk=2)
     batches = [random_images(8, seed=i) for i in range(10)]
-    methods: list[Method[Any]] = [fozo.Align(engine, source) for _ in range(THREADS)]
+    methods: list[Method[Any, Any]] = [fozo.Align(engine, source) for _ in range(THREADS)]
     alone = fozo.Align(engine, source)
     expected = [alone(images) for images in batches]
 
