@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fozo.methods.base import Method
 
 import fozo
 from fozo.core.normalisation import check_images
@@ -18,6 +17,7 @@ from fozo.engines.onnx import runtimes as graph
 from fozo.engines.onnx.runtimes import OnnxEngine
 from fozo.errors import FozoError
 from fozo.io.system import installed_version
+from fozo.methods.method import Method
 from tests.helpers import REPO, random_images, random_vit
 
 SOURCE = REPO / "src" / "fozo"

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fozo.methods.base import Method
 
 import fozo
 from fozo.data import sample
+from fozo.methods.method import Method, Result
+from fozo.state import State
 from fozo.types import Batch, Floats
 
 LIMIT = 60  # seconds after which a child hangs

@@ -9,14 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fozo.methods.base import Method, Observation
 
 import fozo
 from fozo.data import sample
 from fozo.engines.blackbox import black_box
 from fozo.engines.load import Model
+from fozo.io import encode
 from fozo.methods import registry
-from fozo.testing import check_method, same
+from fozo.methods.method import Method
+from fozo.methods.observer import Observation, Observer
+from fozo.state import State, diff, leaves, same
+from fozo.testing import check_method
 from tests.helpers import random_images
 from tests.methods.test_every_method import create
 

@@ -70,7 +70,7 @@ def test_states_belong_to_one_combination(tmp_path: Path) -> None:
         with pytest.raises(fozo.FozoError, match=r"inner|method"):
             other.restore(tmp_path / "pair")
     create("equalise").save(tmp_path / "alone")
-    with pytest.raises(fozo.FozoError, match="inner.method=None"):
+    with pytest.raises(fozo.FozoError, match=r"inner.method=None"):
         pair.restore(tmp_path / "alone")
     assert "inner=<T3A on" in repr(pair)
 
