@@ -74,6 +74,16 @@ def test_rows_that_differ_in_severity_alone_are_told_apart(tmp_path: Path) -> No
     assert [run.experiment.stream.severity for run in other.runs] == [4, 4]
 
 
+def test_a_run_that_two_columns_share_stands_in_both(tmp_path: Path) -> None:
+    """The columns differ in the number of images alone, and a command gave all of them one."""
+    plans = {"few": StreamPlan(kinds=("fog",), images=32), "many": StreamPlan(kinds=("fog",), images=64)}
+    rows = [Experiment("NoAdapt", "noadapt", {}, plan, column) for column, plan in plans.items()]
+    rows.append(Experiment("Align", "align", {}, plans["few"], "few"))
+    invent(tmp_path, Recipe("mine", "Mine", tuple(rows)), batches=2)  # 64 images
+    shown = {tuple((run.experiment.title, run.experiment.column) for run in group.runs) for group in collect(tmp_path)}
+    assert shown == {(("NoAdapt", "many"),), (("NoAdapt", "few"), ("Align", "few"))}
+
+
 def test_a_quantised_row_is_told_from_a_plain_one(tmp_path: Path) -> None:
     rows = (Experiment("float", "align"), Experiment("rounded", "align", quantise="ptq4vit8"))
     invent(tmp_path, Recipe("mine", "Mine", rows), batches=2)
