@@ -222,8 +222,8 @@ class Resources:
     ) -> S:
         """Load what was made before of this model and these images, or make and save it."""
         spec = engine.spec
-        text = f"{CACHE_VERSION} {spec.fingerprint} {spec.subset} {spec.image_size} {spec.mean} {spec.std} {images.fingerprint}"
-        path = self.cache_dir / f"{kind}-{_hash(text)}.npz"
+        model = (spec.fingerprint, spec.subset, spec.image_size, spec.mean, spec.std)
+        path = self.cache_dir / f"{kind}-{_hash(repr((CACHE_VERSION, model, images.fingerprint)))}.npz"
         with locked(self.cache_dir, wait=True):  # workers that need the same wait for the first to make it
             if path.exists():
                 return load(path)
