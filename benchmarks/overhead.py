@@ -130,8 +130,8 @@ def peak(folder: Path, model: str, engine: str, method: str, threads: int) -> No
     if method == "plain":
         call: fozo.NoAdapt | fozo.Align = fozo.NoAdapt(made)
     else:
-        call = fozo.Align(made, fozo.SourceStatistics.load(folder / f"{model}-{engine}.source.npz"))
-        call.restore(folder / f"{model}-{engine}.state.npz")
+        call = fozo.Align(made, fozo.SourceStatistics.load(folder / f"{model}-{engine}.source.safetensors"))
+        call.restore(folder / f"{model}-{engine}.state")
     for _ in range(2):
         call(images)
     print(mebibytes())
@@ -174,8 +174,8 @@ def table(folder: Path, model: str, a: argparse.Namespace) -> None:
                     f"| {kind} | {threads} | {size} | {processor:.3f} | {clock:.3f} | {extra:+.3f} | {rounds} |",
                     flush=True,
                 )
-        align.source.save(folder / f"{model}-{kind}.source.npz")
-        align.save(folder / f"{model}-{kind}.state.npz")
+        align.source.save(folder / f"{model}-{kind}.source.safetensors")
+        align.save(folder / f"{model}-{kind}.state")
     print(flush=True)
     if a.no_memory:
         return
@@ -185,7 +185,7 @@ def table(folder: Path, model: str, a: argparse.Namespace) -> None:
             float(in_a_process("overhead", "--peak", folder, model, kind, method, "--threads", a.threads[0]))
             for method in ("plain", "align")
         )
-        size = (folder / f"{model}-{kind}.state.npz").stat().st_size / 1e6
+        size = (folder / f"{model}-{kind}.state").stat().st_size / 1e6
         print(
             f"{kind}, batches of {max(a.batches)}: peak memory {own / plain_peak:.3f}x ({own:.0f} and "
             f"{plain_peak:.0f} MiB); the full state has {size:.1f} MB",

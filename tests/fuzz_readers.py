@@ -101,8 +101,8 @@ def state(folder: Path) -> Reader:
         method = methods[name] = fozo.create(name, engine(), source(), **options, **given)
         for seed in range(2):
             method(random_images(6, seed=seed))
-        method.save(folder / "state.npz")
-        whole.append(members(folder / "state.npz"))
+        method.save(folder / "camera.state")
+        whole.append(members(folder / "camera.state"))
     images = random_images(6, seed=9)
     counter = iter(range(10**9))
 
@@ -123,7 +123,7 @@ def state(folder: Path) -> Reader:
         finally:
             method.load_state(before)
 
-    return Reader(read, whole, zipped, "state.npz")
+    return Reader(read, whole, zipped, "camera.state")
 
 
 @reader
@@ -132,7 +132,7 @@ def statistics(folder: Path) -> Reader:
         method = fozo.create("align", engine(), SourceStatistics.load(path))
         assert np.isfinite(method(random_images(4))).all()
 
-    return archive(source().save, read, folder / "stats.npz")
+    return archive(source().save, read, folder / "stats.safetensors")
 
 
 @reader
@@ -140,7 +140,7 @@ def fisher(folder: Path) -> Reader:
     def read(path: Path) -> None:
         fozo.create("eata", engine(), fisher=Fisher.load(path))(random_images(4))
 
-    return archive(measure_fisher(engine(), [random_images(8)]).save, read, folder / "fisher.npz")
+    return archive(measure_fisher(engine(), [random_images(8)]).save, read, folder / "fisher.safetensors")
 
 
 @reader
@@ -149,7 +149,7 @@ def scales(folder: Path) -> Reader:
         quantised = with_scales(engine(), Scales.load(path))
         quantised.run(quantised.check(random_images(1)))
 
-    return archive(ptq4vit(engine(), random_images(4), metric="l2").scales.save, read, folder / "scales.npz")
+    return archive(ptq4vit(engine(), random_images(4), metric="l2").scales.save, read, folder / "scales.safetensors")
 
 
 @cache
@@ -169,7 +169,7 @@ def monitor_reference(folder: Path) -> Reader:
         monitor.adapter(random_images(6, seed=9))
         assert monitor.sentence
 
-    return archive(reference.save, read, folder / "monitor.npz")
+    return archive(reference.save, read, folder / "monitor.safetensors")
 
 
 @reader

@@ -53,8 +53,8 @@ def tensors(x: np.ndarray) -> torch.Tensor:
 
 
 def saved_statistics(folder: Path, engine: fozo.Engine, images: np.ndarray) -> Path:
-    fozo.calibrate(engine, [normalised(images)]).save(folder / "stats.npz")
-    return folder / "stats.npz"
+    fozo.calibrate(engine, [normalised(images)]).save(folder / "stats.safetensors")
+    return folder / "stats.safetensors"
 
 
 SOURCES: dict[str, Callable[[np.ndarray, Path, fozo.Engine], Any]] = {

@@ -115,18 +115,18 @@ def test_it_adapts_unless_it_says_that_it_does_not(name: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_another_models_or_configs_state_is_refused(name: str, tmp_path: Path) -> None:
-    create(name).save(tmp_path / "state.npz")
+    create(name).save(tmp_path / "camera.state")
     with pytest.raises(fozo.FozoError, match="classes"):
-        create(name, subset=True).restore(tmp_path / "state.npz")
+        create(name, subset=True).restore(tmp_path / "camera.state")
     other = "noadapt" if name != "noadapt" else "lame"
     with pytest.raises(fozo.FozoError, match="method"):
-        create(other).restore(tmp_path / "state.npz")
+        create(other).restore(tmp_path / "camera.state")
     if name == "align":
         with pytest.raises(fozo.FozoError, match=r"content_error=0\.4"):
-            create(name, content_error=2.0).restore(tmp_path / "state.npz")
+            create(name, content_error=2.0).restore(tmp_path / "camera.state")
         with pytest.raises(fozo.FozoError, match="fingerprint"):
             other_model = fozo.load_engine(random_vit(seed=1))
-            fozo.adapter(other_model, [random_images(8)]).restore(tmp_path / "state.npz")
+            fozo.adapter(other_model, [random_images(8)]).restore(tmp_path / "camera.state")
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -96,15 +96,15 @@ def test_grids() -> None:
 def test_scales_are_kept_and_another_models_are_refused(tmp_path: Path) -> None:
     plain = fozo.load_engine(random_vit(SHORT))
     engine = quant.with_scales(plain, rough(plain))
-    engine.scales.save(tmp_path / "scales.npz")
-    again = quant.with_scales(plain, tmp_path / "scales.npz")
+    engine.scales.save(tmp_path / "scales.safetensors")
+    again = quant.with_scales(plain, tmp_path / "scales.safetensors")
     assert again.spec == engine.spec and again.spec.fingerprint.startswith(f"{plain.spec.fingerprint}-ptq4vit8-")
     images = random_images(2, architecture=SHORT)
     np.testing.assert_array_equal(run(again, images)[Tap.LOGITS], run(engine, images)[Tap.LOGITS])
     other = fozo.load_engine(random_vit(SHORT, seed=1))
     with pytest.raises(FozoError, match=r"searched for rough .*not for vit.*fozo quantise"):
-        quant.with_scales(other, tmp_path / "scales.npz")
-    (tmp_path / "broken.npz").write_bytes((tmp_path / "scales.npz").read_bytes()[:300])
+        quant.with_scales(other, tmp_path / "scales.safetensors")
+    (tmp_path / "broken.npz").write_bytes((tmp_path / "scales.safetensors").read_bytes()[:300])
     with pytest.raises(FozoError, match="not a readable fozo file"):
         Scales.load(tmp_path / "broken.npz")
     steps = dict(engine.scales.steps)
