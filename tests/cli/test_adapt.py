@@ -175,7 +175,19 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(
     said = {}
     for folder in (whole, cut):
         monkeypatch.chdir(folder)
-        command = ("adapt", weights, photos, "--stats", stats, "--batch-size", 8, "-o", "p.csv", "--state", "camera.state")
+        command = (
+            "adapt",
+            weights,
+            photos,
+            "--stats",
+            stats,
+            "--batch-size",
+            8,
+            "-o",
+            "p.csv",
+            "--state",
+            "camera.state",
+        )
         if folder == cut:
             for after in (3, 2, 0):
                 with monkeypatch.context() as patch:

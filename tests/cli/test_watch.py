@@ -90,7 +90,14 @@ def test_a_camera_that_is_watched_again_goes_on_where_it_was(call: Call, camera:
         folder = tmp_path / ("first" if number < 32 else "second")
         folder.mkdir(exist_ok=True)
         shutil.copy2(frame, folder)
-    given = ("--stats", camera / "stats.safetensors", "--reference", tmp_path / "monitor.safetensors", "--clean", camera / "clean")
+    given = (
+        "--stats",
+        camera / "stats.safetensors",
+        "--reference",
+        tmp_path / "monitor.safetensors",
+        "--clean",
+        camera / "clean",
+    )
     code, whole, error = call("watch", MODEL, camera / "live", *given)
     assert code == 0, error
     state = tmp_path / "state"
