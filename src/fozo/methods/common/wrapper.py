@@ -65,6 +65,10 @@ class Wrapper(Method[C, S]):
     def _predict_inner(self, state: State, batch: Batch) -> Result[Any]:
         return replace(self.inner.predict_step(state, batch), state=state)
 
+    def journaled(self, state: S) -> S:
+        kept: S = replace(state, inner=self.inner.journaled(_inner(state)))  # type: ignore[call-arg]
+        return kept
+
     def restart(self, state: S) -> S:
         inner = self.inner.restart(_inner(state))
         fresh: S = replace(self.init(), inner=inner)  # type: ignore[call-arg]
