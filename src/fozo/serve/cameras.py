@@ -354,7 +354,7 @@ class ServedModel:
     def stateless(self) -> Camera:
         return Camera("", self._create, stateless=True)
 
-    def _create(self, on_event: Callable[[Event], None]) -> tuple[Method[Any], Monitor | None]:
+    def _create(self, on_event: Callable[[Event], None]) -> tuple[Method[Any, Any], Monitor | None]:
         method = self._prototype.clone()
         if self.reference is None:
             return method, None
