@@ -1,7 +1,7 @@
 """Cameras come and go, servers too: memories stay, in order, and separate."""
 
 import itertools
-import json
+import os
 import random
 import re
 import socket
@@ -20,10 +20,12 @@ import pytest
 
 import fozo
 from fozo.serve.app import InferenceServer
+from fozo.serve.cameras import Past
 from fozo.serve.config import ServeConfig
 from fozo.serve.limits import Refused
 from fozo.serve.protocol import InferRequest
-from fozo.serve.store import CameraFolder, CameraInUse, folder_name
+from fozo.serve.store import STATE_FILE, CameraFolder, CameraInUse, folder_name
+from fozo.state import read_state
 from tests.serve.conftest import NAME, Counting, config, foggy, frames, running, until
 from tests.serve.test_server import ask, jpeg, new_adapter
 
@@ -69,9 +71,10 @@ def close(found: Array, expected: object) -> None:
 
 
 def header(state: Path, camera: str) -> dict[str, Any]:
-    (path,) = state.glob(f"*/{folder_name(camera)}/camera.json")
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    """What a camera's file says of it."""
+    (path,) = state.glob(f"*/{folder_name(camera)}/{STATE_FILE}")
+    owner, values = read_state(path, kind="camera")
+    return {"id": owner["camera"], "images": values["past.images"]}
 
 
 def test_requests_of_a_camera_keep_their_order(tmp_path: Path) -> None:
@@ -130,7 +133,7 @@ def test_hostile_names_stay_in_the_folder(tmp_path: Path) -> None:
     (model,) = (each for each in state.iterdir() if each.is_dir())
     folders = [each for each in model.iterdir() if each.is_dir()]
     assert len(folders) == len(names) and all(re.fullmatch(r"[\w-]+", each.name, re.ASCII) for each in folders)
-    assert {json.loads((each / "camera.json").read_text())["id"] for each in folders} == set(names)
+    assert {read_state(each / STATE_FILE, kind="camera")[0]["camera"] for each in folders} == set(names)
 
 
 def test_a_damaged_state_is_set_aside(tmp_path: Path) -> None:
@@ -138,13 +141,13 @@ def test_a_damaged_state_is_set_aside(tmp_path: Path) -> None:
     with pool(config(tmp_path)) as submit:
         first = logits(submit(frames(4)))
         logits(submit(foggy(frames(8))))
-    (path,) = tmp_path.glob(f"*/{folder_name('cam')}/adapter-*.npz")
+    (path,) = tmp_path.glob(f"*/{folder_name('cam')}/{STATE_FILE}")
     path.write_bytes(path.read_bytes()[:-100])
     with pool(config(tmp_path)) as submit:
         close(logits(submit(frames(4))), first)
     assert header(tmp_path, "cam")["images"] == 4
     (aside,) = tmp_path.glob(f"*/{folder_name('cam')}.*.refused")
-    assert (aside / path.name).exists() and (aside / "camera.json").exists()
+    assert [kept.name for kept in aside.iterdir()] == [path.name]
 
 
 def test_one_server_for_a_state(tmp_path: Path) -> None:
@@ -199,14 +202,14 @@ def test_the_camera_that_was_idle_for_longest_leaves_the_memory(tmp_path: Path) 
             logits(submit(frames(1), name))
             until(lambda: not line.queued)
         assert line.cameras == 2 and header(tmp_path, "b")["images"] == 1
-        assert len(list(tmp_path.rglob("camera.json"))) == 1  # only a camera that leaves was saved
+        assert len(list(tmp_path.rglob(STATE_FILE))) == 1  # only a camera that leaves was saved
 
 
 def test_a_camera_is_saved_every_few_images_and_stays_while_it_is_used(tmp_path: Path) -> None:
     with pool(config(tmp_path, save_every=4, idle=1000.0)) as submit:
         line = submit.args[0].pool
         logits(submit(frames(4)))
-        until(lambda: list(tmp_path.rglob("camera.json")))
+        until(lambda: list(tmp_path.rglob(STATE_FILE)))
         sweeps = iter([False, True])  # one look for idle cameras, now
         line._stop, stop = SimpleNamespace(wait=lambda seconds: next(sweeps)), line._stop
         line._evict_idle()
@@ -257,20 +260,20 @@ def test_a_full_disk_loses_nothing_that_is_in_memory(tmp_path: Path, monkeypatch
 
 
 def test_a_kill_in_the_middle_of_saving_loses_nothing(tmp_path: Path) -> None:
-    """Files of a generation that camera.json does not name yet do not count."""
+    """What is in force stays until the new file is whole."""
     with pool(config(tmp_path)) as submit:
         logits(submit(frames(4)))
     before = header(tmp_path, "cam")
     (path,) = tmp_path.glob(f"*/{folder_name('cam')}")
     folder = CameraFolder(path, "cam")
-    folder.header()
 
-    def killed(file: Path) -> None:
-        file.write_bytes(b"half")
+    def killed(*given: Any) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        folder.save({"images": 99}, {"adapter": killed})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            folder.save(Past(99), {})
     folder.close()
     assert header(tmp_path, "cam") == before
     adapter = new_adapter()

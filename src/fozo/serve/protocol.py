@@ -305,8 +305,8 @@ class InferResponse:
 
     images: int
     outputs: Mapping[str, npt.NDArray[Any]]  # logits `[B, classes]`; of a model that has none, what it returned
-    drift: Sequence[float] | None = None  # four, as :data:`ALIBI` names them
-    accuracy: Sequence[float] | None = None  # expected, and its interval
+    drift: tuple[float, float, float, float] | None = None  # four, as :data:`ALIBI` names them
+    accuracy: tuple[float, float, float] | None = None  # expected, and its interval
     sentence: str = ""
 
     @property
