@@ -18,6 +18,7 @@ import pytest
 
 import fozo
 from fozo.errors import FozoError
+from fozo.io import read_bytes
 from fozo.serve.app import InferenceServer
 from fozo.serve.config import ServeConfig
 from fozo.serve.limits import Refused
@@ -46,7 +47,7 @@ def test_what_cannot_be_read_now_is_not_damaged(
     tmp_path: Path, reference: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
     """503, and nothing is touched, also where ``glob`` hides the shortage as in Python 3.12."""
-    settings, real, real_read = config(tmp_path, reference), os.open, fozo.state.read_bytes
+    settings, real, real_read = config(tmp_path, reference), os.open, read_bytes
     with pool(settings) as submit:
         logits(submit(frames(5), id="first"))
     before, shortage = contents(folder(tmp_path)), 0
@@ -117,6 +118,11 @@ def swapped(path: Path) -> None:
     shutil.copyfile(folder(path.parent.parent, "other") / STATE_FILE, path / STATE_FILE)
 
 
+def half(path: Path) -> None:
+    data = (path / STATE_FILE).read_bytes()
+    (path / STATE_FILE).write_bytes(data[: len(data) // 2])
+
+
 def of_version_02(path: Path) -> None:
     (path / STATE_FILE).unlink()
     (path / "camera.json").write_text("{}")
@@ -144,7 +150,7 @@ WRONG: dict[str, Callable[[Path], None]] = {
     "another model": forged(lambda owner, values: owner["method"].update(fingerprint="x")),
     "another camera's state": swapped,
     "a state of fozo 0.2": of_version_02,
-    "half a file": lambda path: (path / STATE_FILE).write_bytes((path / STATE_FILE).read_bytes()[:-5]),
+    "half a file": half,
 }
 
 
