@@ -462,12 +462,11 @@ class Monitor(Observer[MonitorState]):
 
 
 def _guard_events(before: MonitorState, status: Status, now: float) -> list[Event]:
-    if status.guarding == before.guarding:
-        return []
-    name, text = "guard over", "adaptation no longer hurts"
-    if status.guarding:
-        name, text = "guard", "adaptation hurts: the plain model predicts"
-    return [Event(name, status.images, now, text, status.metrics())]
+    if status.guarding and not before.guarding:
+        return [Event("guard", status.images, now, "adaptation hurts: the plain model predicts", status.metrics())]
+    if before.guarding and not status.guarding:
+        return [Event("guard over", status.images, now, "adaptation no longer hurts", status.metrics())]
+    return []
 
 
 def _clock(time: float | None) -> str:
