@@ -12,7 +12,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -34,7 +34,7 @@ from fozo.serve import protocol
 from fozo.serve.board import Reading
 from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.merging import LOG, MergingEngine, is_independent
-from fozo.serve.protocol import ACCURACY, DRIFT, LOGITS, InferRequest, InferResponse, Limits
+from fozo.serve.protocol import ACCURACY, DRIFT, LOGITS, UNKNOWN_ACCURACY, InferRequest, InferResponse, Limits
 from fozo.serve.store import LOOKED_AT, PRIVATE, CameraFolder, CameraInUse, StateFolder, is_damage
 from fozo.types import Batch, Engine
 
@@ -43,7 +43,6 @@ RESPONSES, RESPONSE_BYTES = 32, 256 << 10
 """Responses that a camera keeps, and the bytes of their logits in all; the latest is always kept."""
 KIND = "answers"
 FRAME_INTERVAL = 1.0  # seconds between two thumbnails of a camera on the page
-UNKNOWN_ACCURACY = 0.5, 0.0, 1.0  # the expected accuracy where there is no estimate: of images that cannot be pictures
 
 
 def digest(request: InferRequest) -> str:  # of its images
@@ -143,11 +142,14 @@ class Camera:
             responses = ResponseCache.load(path, tuple(engine.outputs), None)
         else:
             responses = ResponseCache.load(path, (LOGITS,), engine.spec.classes)
+        self.restore_adaptation(folder)
+        self._responses = responses
+        self.images = images
+
+    def restore_adaptation(self, folder: CameraFolder) -> None:
         self.adapter.restore(folder.checked("adapter"))
         if self.monitor is not None and "monitor" in folder.files:
             self.monitor.restore(folder.checked("monitor"))
-        self._responses = responses
-        self.images = images
 
     def answer(
         self, request: InferRequest, limits: Limits, working: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -314,21 +316,21 @@ class ServedModel:
         for saved in folder.saved():
             if self.server.misfits == "refuse" and looked_at == LOOKED_AT:
                 break
-            looked_at += 1
-            try:
-                Camera("", self._create).load(saved)
-            except FozoError as error:
-                if not saved.is_whole():
-                    continue
-                reasons.append(error)
-                if self.server.misfits == "set-aside":
-                    saved.set_aside(error)
+            with suppress(FozoError):  # what is damaged is for when its camera returns
+                saved.header()
+                for name in saved.files:
+                    saved.checked(name)
+                looked_at += 1
+                try:
+                    Camera("", self._create).restore_adaptation(saved)
+                except FozoError as error:
+                    reasons.append(error)
+                    if self.server.misfits == "set-aside":
+                        saved.set_aside(error)
         if self.server.misfits == "refuse" and 2 * len(reasons) > looked_at:
             count = f"{len(reasons)} of {looked_at} cameras in {folder.path} cannot go on ({reasons[0]})"
-            advice = (
-                "start with what they were saved with, or give --adopt (each that cannot go on begins again when it"
-            )
-            raise FozoError(f"{count}; {advice} returns) or --set-aside (all of these do now); their states are kept")
+            advice = "start with what they were saved with; or give --adopt, and each begins again when it returns"
+            raise FozoError(f"{count}; {advice}, or --set-aside, and all of these do now (their states are kept)")
 
     def open(self, name: str) -> Camera:
         if self.folder is None:

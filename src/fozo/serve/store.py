@@ -142,16 +142,6 @@ class CameraFolder:
             raise FozoError(f"{path} is not the file that {HEADER_FILE} names; restore the folder from a backup")
         return path
 
-    def is_whole(self) -> bool:
-        """Whether all files are those that were saved, so that what cannot restore them is another model or method."""
-        try:
-            self.header()
-            for name in self.files:
-                self.checked(name)
-        except FozoError:
-            return False
-        return True
-
     def save(self, header: dict[str, object], files: dict[str, Callable[[Path], None]]) -> None:
         """Write a new generation: a writer for each file, by name; then remove the others."""
         self.generation += 1
