@@ -445,12 +445,3 @@ def test_a_camera_that_leaves_is_freed_at_once(
             until(lambda: len(made) == 3 and not any(each() for each in made))
         finally:
             gc.enable()
-
-
-def test_memory_is_given_back_when_cameras_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trimmed = list[int]()
-    monkeypatch.setattr("fozo.serve.pool.trim_memory", lambda: trimmed.append(1))
-    with pool(config(tmp_path, idle=0.05)) as submit:
-        logits(submit(frames(1)))
-        until(lambda: trimmed)
-        assert submit.args[0].pool.cameras == 0
