@@ -111,10 +111,19 @@ def naive(vit: ViT, a: Architecture, images: Floats, knobs: Knobs, k: int) -> di
     taps: dict[Tap, list[torch.Tensor]] = {
         tap: [] for tap in (Tap.CLS, Tap.FEATURES, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
     }
+    moments: list[torch.Tensor] = []
     for layer, block in enumerate(vit.blocks):
         patches = x[:, first:]
         taps[Tap.PATCH_MEAN].append(patches.mean(dim=1))
         taps[Tap.PATCH_VARIANCE].append(patches.var(dim=1, correction=0))
+        if 1 <= layer <= len(vit.blocks) // 2:
+            sampled = x[:, first:][:, layer % 4 % (x.shape[1] - first) :: 4]
+            centred = sampled - sampled.mean(dim=1, keepdim=True)
+            covariance = centred.mT @ centred / centred.shape[1]
+            moments.append(torch.cat([sampled.mean(dim=1, keepdim=True), covariance], dim=1))
+            if knobs.matrices is not None:
+                chosen = torch.from_numpy(knobs.matrices[k if len(knobs.matrices) > 1 else 0][:, layer - 1]).float()
+                x[:, first:] = x[:, first:] @ chosen
         for move, tokens in ((knobs.cls, slice(0, int(a.class_token))), (knobs.patches, slice(first, None))):
             if move is not None:
                 scale, shift = (
@@ -139,6 +148,8 @@ def naive(vit: ViT, a: Architecture, images: Floats, knobs: Knobs, k: int) -> di
     pooled = pools[a.pool]()
     taps[Tap.FEATURES].append(normed[:, 0] if a.class_token else pooled)
     found: dict[Tap, Floats] = {tap: torch.stack(parts, dim=1).numpy() for tap, parts in taps.items()}
+    if moments:
+        found[Tap.PATCH_MOMENTS] = torch.stack(moments, dim=1).numpy()
     return found | {Tap.POOLED: pooled.numpy(), Tap.LOGITS: vit.head(pooled).numpy()}
 
 
@@ -156,7 +167,7 @@ def invented_source(contents: Array, statistics: Mapping[str, Array], model: str
     )
 
 
-KNOBS = ("none", "prompts", "no_prompts", "shared_moves", "moves", "everything")
+KNOBS = ("none", "prompts", "no_prompts", "shared_moves", "moves", "matrices", "everything")
 
 
 def random_knobs(a: Architecture, k: int, batch: int, kind: str) -> Knobs:
@@ -167,6 +178,10 @@ def random_knobs(a: Architecture, k: int, batch: int, kind: str) -> Knobs:
         shape = (candidates, images, a.depth, a.dim)
         return Move(1 + 0.2 * rng.standard_normal(shape), 0.2 * rng.standard_normal(shape))
 
+    def matrices(candidates: int, images: int) -> Floats:
+        noise = rng.standard_normal((candidates, images, a.depth // 2, a.dim, a.dim)) / a.dim**0.5
+        return np.eye(a.dim) + 0.3 * noise
+
     prompts = rng.standard_normal((k, 2, a.dim))
     return {
         "none": Knobs(),
@@ -174,7 +189,8 @@ def random_knobs(a: Architecture, k: int, batch: int, kind: str) -> Knobs:
         "no_prompts": Knobs(prompts=prompts[:, :0]),
         "shared_moves": Knobs(prompts=prompts, cls=move(1, 1), patches=move(1, batch)),
         "moves": Knobs(cls=move(k, 1), patches=move(k, batch)),
-        "everything": Knobs(prompts=prompts, cls=move(k, batch), patches=move(1, 1)),
+        "matrices": Knobs(prompts=prompts, patches=move(1, 1), matrices=matrices(1, 1)),
+        "everything": Knobs(prompts=prompts, cls=move(k, batch), patches=move(1, 1), matrices=matrices(k, batch)),
     }[kind]
 
 

@@ -119,6 +119,11 @@ class Spec:
         """Patch tokens of one image."""
         return (self.image_size[0] // self.patch_size[0]) * (self.image_size[1] // self.patch_size[1])
 
+    @property
+    def aligned(self) -> range:
+        """Blocks before which patch tokens can be multiplied by a matrix: those of the first half, but the first."""
+        return range(1, self.depth // 2 + 1)
+
     def normalise(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """Turn ``uint8`` images ``[B, height, width, channels]`` into the model's input ``[B, channels, ...]``.
 
@@ -175,6 +180,9 @@ class Knobs:
     """Moves the CLS token, and nothing where there is none."""
     patches: Move | None = None
     """Moves the patch tokens."""
+    matrices: Floats | None = None
+    """``[K or 1, B or 1, A, d, d]``: patch tokens entering the A blocks of ``spec.aligned`` are multiplied by it
+    (``token @ matrix``) before they are moved."""
 
     def candidates(self) -> int:
         """Return K, the number of forward passes that these knobs ask for."""
@@ -182,6 +190,8 @@ class Knobs:
         for move in (self.cls, self.patches):
             if move is not None:
                 counts += [len(move.scale), len(move.shift)]
+        if self.matrices is not None:
+            counts.append(len(self.matrices))
         return max(counts, default=1)
 
     def check(self, spec: Spec, batch: int) -> int:
@@ -198,6 +208,15 @@ class Knobs:
                         f"the {name} move has shape {list(factors.shape)}, but [{k} or 1, {batch} or 1, "
                         f"{spec.depth}, {spec.dim}] is needed"
                     )
+        matrices = self.matrices
+        if matrices is not None:
+            wanted = (len(spec.aligned), spec.dim, spec.dim)
+            fits = matrices.ndim == 5 and matrices.shape[0] in (1, k) and matrices.shape[1] in (1, batch)
+            if not fits or matrices.shape[2:] != wanted:
+                raise FozoError(
+                    f"the matrices have shape {list(matrices.shape)}, but [{k} or 1, {batch} or 1, "
+                    f"{', '.join(map(str, wanted))}] is needed"
+                )
         return k
 
 
@@ -226,6 +245,9 @@ class Tap(str, Enum):
     """``[K, B, L, d]``: mean over the patch tokens of each image as they enter each block, before any move."""
     PATCH_VARIANCE = "patch_variance"
     """``[K, B, L, d]``: their variance about that mean (divided by the number of patches)."""
+    PATCH_MOMENTS = "patch_moments"
+    """``[K, B, A, d + 1, d]``: mean and covariance of every fourth patch token (``patches[l % 4 :: 4]``) of each image
+    as they enter the A blocks l of ``spec.aligned``, before any move."""
 
 
 Taps: TypeAlias = dict[Tap, Floats]
@@ -316,7 +338,8 @@ class Engine(Protocol):
         """What it can do beyond images to logits.
 
         ``tokens``: moves and taps of a ViT. ``prompts``: prompts join its tokens. ``torch``: a torch model, whose LayerNorms a copy may change.
-        ``gradient``: gradients flow through it. ``blocks``: it is a :class:`BlockEngine`. A black box has none of them.
+        ``gradient``: gradients flow through it. ``blocks``: it is a :class:`BlockEngine`. ``matrices``: the knob of that
+        name, and the tap of patch moments. A black box has none of them.
         """
 
     @property

@@ -135,7 +135,10 @@ def _run(
             if batch.reset:
                 method.reset()
             before = [record.domain for record in records[-last:]] if last else []
-            method.set_frozen(bool(before) and before == [batch.domain] * (last or 0))
+            if last and before == [batch.domain] * last:
+                method.freeze()
+            else:
+                method.unfreeze()
             start = time.perf_counter()
             logits = method(batch.images)
             seconds = time.perf_counter() - start

@@ -34,6 +34,7 @@ from fozo.errors import FozoError, check_counts
 from fozo.models.vit import Block, Linear, ViT
 from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Move, Spec, Tap, Taps, Threads, engine_repr
 
+SAMPLED_TOKENS = 4  # of so many patch tokens one is in the moments
 TensorMove = tuple[Tensor, Tensor, list[bool]]  # scale, shift, and which layers they change anything in
 CPU_TOKENS = 1600
 """How many tokens go through the blocks together on a CPU: eight images of 224 px in patches of 16. Fewer make the
@@ -57,6 +58,7 @@ class Chunk:
         candidates: int,
         prompts: Tensor | None,
         moves: list[TensorMove | None],
+        matrices: Tensor | None,
         taps: Mapping[Tap, Tensor],
     ) -> None:
         self.vit = vit
@@ -65,6 +67,8 @@ class Chunk:
         self.candidates = candidates
         self.prompts = prompts
         self.moves = moves
+        self.matrices = matrices
+        self.aligned = range(1, vit.architecture.depth // 2 + 1)
         self.taps = taps
         self.extra = 0 if prompts is None else prompts.shape[1]
         self.count = len(x)
@@ -115,6 +119,9 @@ class Chunk:
             grouped = self._group(x)
             self._record_token(Tap.CLS, grouped)
             self._record_patches(grouped[:, :, self.prefix :])
+            if i in self.aligned:
+                self._record_moments(grouped[:, :, self.prefix :], i)
+                self._multiply(grouped, i, ks)
             x = self._move(grouped, i).flatten(0, 1)
             normed = blocks[i].norm1(x)
             self._record_token(Tap.FEATURES, self._group(normed))
@@ -166,6 +173,27 @@ class Chunk:
             part = x[:, :, first_patch:] if kind else x[:, :, : self.cls]
             torch.addcmul(shift, part, scale, out=part)
         return x
+
+    def _multiply(self, x: Tensor, layer: int, ks: slice) -> None:
+        """Multiply the patch tokens of ``[g, c, T, d]`` by the matrix of a block, in place."""
+        if self.matrices is None:
+            return
+        matrices = self.matrices[:, :, layer - self.aligned.start]
+        if len(matrices) > 1:
+            matrices = matrices[ks]
+        if matrices.shape[1] > 1:
+            matrices = matrices[:, self.images]
+        patches = x[:, :, self.prefix :]
+        patches.copy_(patches @ matrices)
+
+    def _record_moments(self, patches: Tensor, layer: int) -> None:
+        """Note mean and covariance of every fourth patch token of ``[g, c, patches, d]``, if they are wanted."""
+        if Tap.PATCH_MOMENTS in self.layers:
+            tokens = patches[:, :, layer % SAMPLED_TOKENS % patches.shape[2] :: SAMPLED_TOKENS]
+            mean = tokens.mean(dim=2, keepdim=True)
+            centred = tokens - mean
+            covariance = centred.transpose(2, 3) @ centred / tokens.shape[2]
+            self._record(Tap.PATCH_MOMENTS, torch.cat([mean, covariance], dim=2))
 
     def _record(self, tap: Tap, value: Tensor) -> None:
         """Note ``[g, c, d]`` as the next layer of a tap, if it is wanted."""
@@ -265,7 +293,7 @@ class TorchEngine:
     But for one thing: forked children compute on one thread, because with more they would hang.
     """
 
-    abilities = frozenset({"tokens", "prompts", "torch", "gradient", "blocks"})
+    abilities = frozenset({"tokens", "prompts", "matrices", "torch", "gradient", "blocks"})
 
     def __init__(
         self,
@@ -331,7 +359,8 @@ class TorchEngine:
         spec = self.spec
         count = len(batch)
         k = knobs.check(spec, count)
-        widths = {Tap.LOGITS: (spec.classes,), Tap.POOLED: (spec.head_width,)}
+        widths: dict[Tap, tuple[int, ...]] = {Tap.LOGITS: (spec.classes,), Tap.POOLED: (spec.head_width,)}
+        widths[Tap.PATCH_MOMENTS] = (len(spec.aligned), spec.dim + 1, spec.dim)
         wanted = set(taps) | ({Tap.POOLED} if Tap.LOGITS in taps else set())
         shapes = {tap: (k, count, *widths.get(tap, (spec.depth, spec.dim))) for tap in sorted(wanted)}
         # One tensor holds them all, and is copied once, when the device is done.
@@ -339,9 +368,10 @@ class TorchEngine:
         values = _cut(flat, shapes)
         prompts = None if knobs.prompts is None else self._tensor(knobs.prompts)
         moves = [None if move is None else self._tensors(move) for move in (knobs.cls, knobs.patches)]
+        matrices = None if knobs.matrices is None else self._tensor(knobs.matrices)
         for start in range(0, count, self.chunk):
             images = slice(start, min(start + self.chunk, count))
-            Chunk(self.vit, batch.tokens[images], images, k, prompts, moves, values).run(self.chunk)
+            Chunk(self.vit, batch.tokens[images], images, k, prompts, moves, matrices, values).run(self.chunk)
         if Tap.LOGITS in taps:
             values[Tap.LOGITS].copy_(self.vit.head(values[Tap.POOLED]))
         copied = _cut(to_numpy(flat), shapes)

@@ -11,12 +11,13 @@ from fozo.types import Engine, Value
 NEEDS = {  # what a method may need, in words; fozo.methods.common.measured adds what has to be measured
     "source": "source statistics; make them with fozo.calibrate",
     "tokens": "the tokens of a ViT: use an engine that shows them, or the method equalise, which needs none",
+    "matrices": "to multiply patch tokens by matrices: export the model again with this version, or use a torch engine",
     "prompts": "a model that takes prompts: one whose graph has no fixed number of tokens, as fozo export writes it",
     "torch": "to change a copy of the model: use a torch engine",
     "blocks": "to move all tokens between blocks: use a torch engine",
     "gradient": "gradients: use a torch engine in full precision, because rounding has none",
 }
-ABILITIES = ("tokens", "prompts", "gradient", "torch", "blocks")  # an engine's; gradient gives better advice than torch
+ABILITIES = ("tokens", "prompts", "matrices", "gradient", "torch", "blocks")  # an engine's; gradient gives better advice than torch
 BACKWARD = 2.0  # forward passes that a backward pass costs
 
 
