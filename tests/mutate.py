@@ -41,6 +41,8 @@ TESTS = {
     "core.statistics": "core/test_statistics.py",
     "core.normalisation": "core/test_normalisation.py engines/test_images.py",
     "monitor.regression": "monitor/test_guarded.py",
+    "monitor.monitor": "monitor/test_guarded.py monitor/test_monitor.py",
+    "monitor.faults": "monitor/test_faults.py",
     "methods.pea": "methods/test_pea.py",
     "methods.common.stateful": "methods/test_contract.py",
     "methods.common.wrapper": "methods/test_wrappers.py",
