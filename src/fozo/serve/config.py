@@ -6,7 +6,7 @@
     [models.fashion]
     model = "fashion.onnx"
     stats = "fashion.statistics.safetensors"
-    reference = "fashion.monitor.npz"
+    reference = "fashion.monitor.safetensors"
     options = { "retrieval.capacity" = 256 }
 
 Paths in a file are relative to its folder.
