@@ -358,28 +358,23 @@ class Monitor(Observer[MonitorState]):
     def report(self, state: MonitorState) -> Status:
         """Say what a memory says, without what only its latest batch had."""
         reference = self.reference
-        drift = state.drift.drift
-        status = Status(state.images, drift, faults=state.faults.faults, events=state.events)
+        signatures = reference.signatures
+        status = Status(state.images, state.drift.drift, faults=state.faults.faults, events=state.events)
         where = None
         if len(state.features):
-            white = reference.clean.whitening
-            quality, clearest = changes(state.features, white.mean, white.std)
+            quality, clearest = changes(state.features, reference.clean.whitening.mean, reference.clean.whitening.std)
             rise = float(reference.clean.entropy_rises(state.predictions[:, 2].mean(keepdims=True))[0])
-            guess = None
-            if reference.signatures is not None:
-                where = reference.signatures.coordinates(state.features)
-                guess = reference.signatures.guess(state.features) if drift.drift_detected else None
-            outside = guess is not None and not guess.known
+            status = replace(status, quality=quality, changes=clearest, entropy_rise=rise)
+            if signatures is not None:
+                where = signatures.coordinates(state.features)
+                if status.drift.drift_detected:
+                    status = replace(status, guess=signatures.guess(state.features))
+            outside = status.guess is not None and not status.guess.known
             expected = reference.expect(state.predictions, state.features, outside=outside)
-            status = replace(
-                status,
-                quality=quality,
-                changes=clearest,
-                guess=guess,
-                entropy_rise=rise,
-                accuracy=None if reference.unlabelled else expected,
-                relative_accuracy=expected if reference.unlabelled else None,
-            )
+            if reference.unlabelled:
+                status = replace(status, relative_accuracy=expected)
+            else:
+                status = replace(status, accuracy=expected)
         if len(state.pairs) < MIN_PAIRS:
             return status
         comparison = Comparison.of(state.pairs, reference.plain, reference.adapted, where)
