@@ -33,7 +33,8 @@ from fozo.types import LOG
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-KIND, VERSION = "camera", 3
+KIND = "camera"
+VERSION = 3
 HEADER_FILE = "camera.json"
 REFUSED = ".refused"  # suffix of the folder of a camera whose state could not be restored
 PRIVATE = 0o600  # mode of its files: the monitor's holds a frame
