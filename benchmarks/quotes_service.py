@@ -127,15 +127,14 @@ def _guard() -> list[Quote]:
 
 
 def serving() -> list[Quote]:
-    kinds, slowest = printed("serve.md", r"event loop: (\d+) kinds \([^)]*\) took \d+ to (\d+) µs")
     alone = "Alone on the machine (load 0.8"
     server, loop = (row("serve.md", alone, "bundled", what) for what in ("server, cameras: 8", "loop: adapter"))
-    ratios, times = (row("serve.md", "| httptools |", label) for label in ("ratio", "processor (ms)"))
+    ratios = row("serve.md", "| httptools |", "ratio")
     bundled, vit = (
         [float(text) for text in each["against plain: adapter loop, before, now"].split(", ")]
         for each in (row("serve.md", "| server before |", model) for model in ("bundled, 28 px", "ViT-Tiny, 224 px"))
     )
-    slow, fast = printed("serve.md", r"([\d.]+) without and ([\d.]+) with both in a run at load 7")
+    slow, _ = printed("serve.md", r"([\d.]+) without and ([\d.]+) with both in a run at load 7")
     h11 = "server, h11 and asyncio"
     memory = {
         capacity: row("serve.md", "With rows of 4 bits", "vit_tiny_patch16_224", capacity)
@@ -143,8 +142,6 @@ def serving() -> list[Quote]:
     }
     thousands, rest = printed("serve.md", r"Of (\d+) (\d+) \(seed 2\) .*? none with 5xx")
     return [
-        Quote("the slowest of {:.0f} hostile kinds took {:.0f} µs there", kinds, slowest),
-        Quote("limits admit took {} s of processor time", *printed("serve.md", r"let through took ([\d.]+) s")),
         Quote(
             "| bundled, 28 px | {} ({} images a second) | {} | 0.6, missed | 0.8 |",
             *(server["plain, processor"], server["images/s"], loop["plain, processor"]),
@@ -155,10 +152,6 @@ def serving() -> list[Quote]:
             *ends([number(ratios["adapter loop"]), bundled[0]]),
         ),
         Quote("| ViT-Tiny, 224 px | {} | {} | 0.9, missed | 10 |", vit[2], vit[0]),
-        Quote(
-            "makes requests of the bundled model {:.0f} to {:.0f} % cheaper",
-            *ends([100 - 100 * number(times["both"]) / number(times[h11]), 100 - 100 * slow / fast]),
-        ),
         Quote(
             "{:.1f} MB a camera of ViT-Tiny without a monitor, {:.1f} of it what Align remembers; {:.1f} MB with `",
             *(number(memory["512"][head]) for head in ("a camera (MB)", "arrays (MB)")),

@@ -93,19 +93,6 @@ def forged(change: Callable[[dict[str, Any], dict[str, Any]], None]) -> Callable
     return forge
 
 
-def logits_as(change: Callable[[Any], Any]) -> Callable[[Path], None]:
-    return forged(lambda said, arrays: arrays.update({"0-0": change(arrays["0-0"])}))
-
-
-def row(**changes: object) -> Callable[[Path], None]:
-    names = ("id", "digest", "count", "drift", "accuracy", "sentence")
-
-    def change(said: dict[str, Any], _: object) -> None:
-        said["answers"] = [[changes.get(name, was) for name, was in zip(names, said["answers"][0], strict=True)]]
-
-    return forged(change)
-
-
 def camera_json(**changes: object) -> Callable[[Path], None]:
     def change(path: Path) -> None:
         said = json.loads((path / "camera.json").read_text()) | changes
@@ -119,18 +106,7 @@ def swapped(path: Path) -> None:
 
 
 WRONG: dict[str, Callable[[Path], None]] = {
-    "0-d logits": logits_as(lambda found: found[0, 0]),
-    "NaN": logits_as(lambda found: found * np.nan),
-    "another width": logits_as(lambda found: found[:, :4]),
-    "no rows": logits_as(lambda found: found[:0]),
-    "doubles": logits_as(lambda found: found.astype(np.float64)),
-    "too many rows": logits_as(lambda found: np.concatenate([found, found])),
     "no logits": forged(lambda said, arrays: arrays.clear()),
-    "400 digits": row(count=10**400),
-    "a negative count": row(count=-1),
-    "an endless number": row(drift=[1.0, 1e400, 0.0, 0.0]),
-    "three numbers of drift": row(drift=[1.0, 0.0, 0.0]),
-    "a text for accuracy": row(accuracy="abc"),
     "a generation without a file": camera_json(generation=10**300),
     "images": camera_json(images=10**30),
     "no digests": camera_json(files=None),
