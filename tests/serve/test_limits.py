@@ -6,6 +6,7 @@ import struct
 import threading
 import time
 import tracemalloc
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -174,6 +175,18 @@ def test_a_picture_that_takes_too_long_is_ended(kind: str, decoders: Decoders, m
     )
 
 
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def test_texts_of_a_picture_are_not_unpacked(decoders: Decoders) -> None:
+    text = chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(1_000_000), 9))
+    picture = FRAME[:33] + 60 * text + FRAME[33:]
+    request = replace(read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=(picture,))
+    with pytest.raises(FozoError, match="text chunks"):
+        request.images(SPEC, replace(LIMITS, decoders=decoders))
+
+
 def test_pictures_of_a_request_share_its_time(decoders: Decoders, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fozo.serve.decoding.DECODING_SECONDS", 1e-6)
     request = replace(read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=(noise(200),) * 2)
@@ -288,14 +301,14 @@ def test_room_is_taken_by_what_has_arrived(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_request_that_nobody_waits_for_is_dropped_or_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    go, begun, real = threading.Event(), threading.Event(), fozo.data.images.read_image
+    go, begun, real = threading.Event(), threading.Event(), fozo.data.images.picture_pixels
 
     def slow(*arguments: Any) -> Any:
         begun.set()
         assert go.wait(30)
         return real(*arguments)
 
-    monkeypatch.setattr("fozo.serve.decoding.read_image", slow)
+    monkeypatch.setattr("fozo.serve.decoding.picture_pixels", slow)
     with running(config(workers=1)) as (url, server):
         port = int(url.rpartition(":")[2])
         working = connect(port, head(len(FRAME)) + FRAME)

@@ -11,6 +11,7 @@ one scan, and files of a few kilobytes and few pixels.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -28,10 +29,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image, PngImagePlugin
 
-from fozo.data.images import header_size, read_image
+from fozo.data.images import picture_pixels
 from fozo.data.inputs import sized_pixels
 from fozo.errors import FozoError
+from fozo.io import unreadable
 from fozo.serve.limits import Refused
 from fozo.types import Spec
 
@@ -49,6 +52,7 @@ SIGNATURES = (JPEG, b"\x89PNG\r\n\x1a\n", b"RIFF")
 TINY_BYTES = 1 << 13
 TINY_PIXELS = 1 << 17
 HEAD_BYTES = 1 << 16
+MAX_TEXT_BYTES = 1 << 20  # of all texts of a PNG: Pillow unpacks them before there is a pixel
 DECODING_SECONDS = 5  # of processor time, for all pictures of a request
 BYTES_PER_PIXEL = 12  # of the largest picture: coefficients of a progressive JPEG, Pillow's pixels, and their copies
 SPARE_BYTES = 256 << 20
@@ -67,6 +71,27 @@ def pixels_here(picture: bytes) -> int:
         return TINY_PIXELS
     plain = picture.startswith(JPEG) and picture.count(SCAN) == 1 and picture.find(SCAN) <= HEAD_BYTES
     return SMALL_PICTURE if plain else 0
+
+
+@contextmanager
+def opened(picture: bytes, name: str) -> Iterator[Image.Image]:
+    """Open a picture once, for its size and then perhaps its pixels; whatever goes wrong is a sentence."""
+    with (
+        unreadable(f"{name} is damaged or truncated", "replace it"),
+        Image.open(io.BytesIO(picture), formats=("JPEG", "PNG", "WEBP")) as image,
+    ):
+        yield image
+
+
+def decode_here(picture: bytes, name: str) -> tuple[Pixels | None, int]:
+    """Decode a picture in this process if that cannot take long, and count its pixels."""
+    most = pixels_here(picture)
+    if most:
+        with opened(picture, name) as image:
+            pixels = image.width * image.height
+            if pixels <= most:
+                return picture_pixels(image, name), pixels
+    return None, 0
 
 
 def fit(image: Pixels, spec: Spec, resize: bool) -> Pixels:
@@ -181,19 +206,17 @@ class Decoders:
                 raise FozoError(f"{name} is not a JPEG, PNG or WebP; encode it as one of these")
             if seconds <= 0:
                 raise FozoError(f"the pictures before {name} took {DECODING_SECONDS} s to decode; send plain JPEGs")
-            most_here = pixels_here(picture)
-            height, width = header_size(picture, name) if most_here else (0, 0)
-            if 0 < height * width <= most_here:
-                images.append(fit(read_image(picture, name), spec, resize))
+            image, pixels = decode_here(picture, name)
+            if image is not None:
+                images.append(fit(image, spec, resize))
             else:
                 answer, data = self._ask(order | {"name": name, "bytes": len(picture), "seconds": seconds}, picture)
-                height = answer["height"]
-                width = answer["width"]
+                pixels = answer["height"] * answer["width"]
                 seconds -= answer["seconds"]
                 if "shape" not in answer:
-                    refuse_size(height, width, spec, resize, self.most_pixels)
+                    refuse_size(answer["height"], answer["width"], spec, resize, self.most_pixels)
                 images.append(np.frombuffer(data, np.uint8).reshape(answer["shape"]))
-            most_pixels -= height * width
+            most_pixels -= pixels
             if most_pixels < 0:
                 raise Refused("the request's pictures have too many pixels in all; send fewer", 413)
         return np.concatenate(images)
@@ -215,6 +238,7 @@ def work(memory: int) -> None:
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.SIG_IGN)  # the server decides when it ends, by closing the other end
     warnings.simplefilter("ignore")  # Pillow's have clients' numbers in them
+    PngImagePlugin.MAX_TEXT_MEMORY = MAX_TEXT_BYTES
     _limit_memory(memory)
     channel = socket.socket(fileno=0)
     with channel, channel.makefile("rb") as stream:
@@ -233,16 +257,17 @@ def _answer(order: dict[str, Any], picture: bytes) -> tuple[dict[str, Any], byte
     side = tuple(order["size"])
     spec = Spec("the model", 0, 0, 0, order["channels"], side, side, 0, "")
     try:
-        height, width = header_size(picture, name)
-        answer: dict[str, Any] = {"height": height, "width": width}
-        if height * width > order["pixels"] or not (order["resize"] or (height, width) == side):
-            return answer, b""
-        image = fit(read_image(picture, name), spec, order["resize"])
+        with opened(picture, name) as image:
+            width, height = image.size
+            answer: dict[str, Any] = {"height": height, "width": width}
+            if height * width > order["pixels"] or not (order["resize"] or (height, width) == side):
+                return answer, b""
+            pixels = fit(picture_pixels(image, name), spec, order["resize"])
     except FozoError as error:
         return {"error": str(error)}, b""
     except MemoryError:
         return {"error": f"{name} needs too much memory to be decoded; send a plain JPEG"}, b""
-    return answer | {"shape": image.shape}, image.tobytes()
+    return answer | {"shape": pixels.shape}, pixels.tobytes()
 
 
 def _limit_memory(memory: int) -> None:
