@@ -191,6 +191,17 @@ def test_cameras_that_do_not_return_are_forgotten_on_request(tmp_path: Path) -> 
     assert header(tmp_path, "awake")["images"] == 5
 
 
+def test_a_server_looks_for_old_cameras_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fozo.serve.pool.FORGET_INTERVAL", 0.0)
+    with pool(config(tmp_path, forget_after=2.0, idle=0.2)) as submit:
+        for name in ("old", "new"):
+            logits(submit(frames(4), name, end=True))
+        long_ago = time.time() - 3 * 86_400
+        os.utime(folder(tmp_path, "old") / "camera.json", (long_ago, long_ago))
+        until(lambda: not list(tmp_path.glob(f"*/{folder_name('old')}")))
+        assert folder(tmp_path, "new").exists()
+
+
 class Faults:
     """Fails one call to the system, the n-th of those that save a camera."""
 
