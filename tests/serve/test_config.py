@@ -9,7 +9,7 @@ import pytest
 import fozo
 from fozo.data import sample
 from fozo.serve.app import InferenceServer
-from fozo.serve.config import ModelConfig, ServeConfig, read_config
+from fozo.serve.config import ModelConfig, ServeConfig, read_config, read_token
 from fozo.serve.metrics import OTHER, Metrics
 from tests.serve.conftest import MODEL, STATS, config
 
@@ -137,3 +137,12 @@ def test_a_camera_gets_the_gauges_of_one_that_has_left() -> None:
         'fozo_images_total{model="m",stream="other"} 2.0' in text
         and 'fozo_images_total{model="m",stream="gate"}' not in text
     )
+
+
+def test_a_token_that_others_can_read_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "token"
+    path.write_text("secret\n")
+    for mode, warnings in ((0o600, 0), (0o644, 1)):
+        path.chmod(mode)
+        assert read_token(str(path)) == "secret"
+        assert len(caplog.records) == warnings

@@ -102,18 +102,6 @@ def leaf(name: str, value: Any) -> Callable[[Path], None]:
     return forged(lambda owner, values: values.update({name: value}))
 
 
-def logits_as(change: Callable[[Any], Any]) -> Callable[[Path], None]:
-    def forge(owner: dict[str, Any], values: dict[str, Any]) -> None:
-        array = change(np.frombuffer(values[f"{OUTPUT}data"].tobytes(), np.float32).reshape(4, 10))
-        shape = {f"{OUTPUT}shape.{index}": side for index, side in enumerate(array.shape)}
-        for name in [name for name in values if name.startswith(f"{OUTPUT}shape.")]:
-            del values[name]
-        values |= {**shape, f"{OUTPUT}shape.length": array.ndim, f"{OUTPUT}dtype": array.dtype.str}
-        values[f"{OUTPUT}data"] = np.frombuffer(array.tobytes(), np.uint8)
-
-    return forged(forge)
-
-
 def swapped(path: Path) -> None:
     shutil.copyfile(folder(path.parent.parent, "other") / STATE_FILE, path / STATE_FILE)
 
@@ -129,12 +117,6 @@ def of_version_02(path: Path) -> None:
 
 
 WRONG: dict[str, Callable[[Path], None]] = {
-    "0-d logits": logits_as(lambda found: found[0, 0]),
-    "NaN": logits_as(lambda found: found * np.nan),
-    "another width": logits_as(lambda found: found[:, :4]),
-    "no rows": logits_as(lambda found: found[:0]),
-    "doubles": logits_as(lambda found: found.astype(np.float64)),
-    "too many rows": logits_as(lambda found: np.concatenate([found, found])),
     "objects": leaf(f"{OUTPUT}dtype", "O"),
     "fewer bytes": leaf(f"{OUTPUT}data", np.zeros(3, np.uint8)),
     "no logits": leaf("past.responses.0.outputs.length", 0),
@@ -227,6 +209,17 @@ def test_cameras_that_do_not_return_are_forgotten_on_request(tmp_path: Path) -> 
         assert store.forget() == 1
         assert not list(tmp_path.glob(f"*/{folder_name('old')}")) and folder(tmp_path, "new").exists()
     assert header(tmp_path, "awake")["images"] == 5
+
+
+def test_a_server_looks_for_old_cameras_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fozo.serve.pool.FORGET_INTERVAL", 0.0)
+    with pool(config(tmp_path, forget_after=2.0, idle=0.2)) as submit:
+        for name in ("old", "new"):
+            logits(submit(frames(4), name, end=True))
+        long_ago = time.time() - 3 * 86_400
+        os.utime(folder(tmp_path, "old") / STATE_FILE, (long_ago, long_ago))
+        until(lambda: not list(tmp_path.glob(f"*/{folder_name('old')}")))
+        assert folder(tmp_path, "new").exists()
 
 
 class Faults:

@@ -57,7 +57,8 @@ class InferenceServer:
     """Models, metrics, and from start to stop the pool that the routes share."""
 
     def __init__(self, config: ServeConfig, board: CameraBoard | None = None) -> None:
-        self.config, self.board = config, board
+        self.config = config
+        self.board = board
         with ExitStack() as stack:
             if config.state is not None and not config.shared:
                 sentence = f"another server keeps its cameras in {config.state}; stop it, or give another --state"
@@ -81,7 +82,8 @@ class InferenceServer:
 
     def stop(self) -> None:
         """Finish what is queued, and save all cameras; ``unsaved`` names those that could not be."""
-        pool, self.pool = self.pool, None
+        pool = self.pool
+        self.pool = None
         if pool is not None:
             saved, unsaved = pool.close()
             if self.config.state is not None:
@@ -102,7 +104,8 @@ class InferenceServer:
             self.board.forget(model.name, name)
 
     def model(self, http: HTTPRequest) -> ServedModel:
-        name, version = http.path_params["model"], http.path_params.get("version", MODEL_VERSION)
+        name = http.path_params["model"]
+        version = http.path_params.get("version", MODEL_VERSION)
         model = self.models.get(name)
         if model is None:
             raise HTTPException(404, f"there is no model {name[:100]!r}; the models are {', '.join(self.models)}")
@@ -111,7 +114,9 @@ class InferenceServer:
         return model
 
     async def infer(self, http: HTTPRequest) -> Response:
-        started, name, code = time.perf_counter(), UNKNOWN_MODEL, 500
+        started = time.perf_counter()
+        name = UNKNOWN_MODEL
+        code = 500
         try:
             model = self.model(http)
             name = model.name
@@ -167,19 +172,20 @@ class InferenceServer:
         """Add a body's parts to ``body`` as they arrive, within the limits of one body and of all of them."""
         if http.headers.get("content-encoding", "identity") != "identity":
             raise HTTPException(415, "the body is compressed; send it uncompressed", CLOSE)
-        header, total = http.headers.get("content-length", ""), BODIES * self.config.max_body
+        header = http.headers.get("content-length", "")
+        total = BODIES * self.config.max_body
         too_long = HTTPException(413, f"the body is longer than {most} bytes; send fewer images, or binary data", CLOSE)
         if header.isdecimal() and (len(header) > 18 or int(header) > most):
             raise too_long
-        async for part in http.stream():
-            if len(body) + len(part) > most:
+        async for chunk in http.stream():
+            if len(body) + len(chunk) > most:
                 raise too_long
-            reserve = 0 if len(body) + len(part) <= SMALL_BODY else self.config.max_body
-            if self._held + len(part) > total - reserve:
+            reserve = 0 if len(body) + len(chunk) <= SMALL_BODY else self.config.max_body
+            if self._held + len(chunk) > total - reserve:
                 sentence = "too many large requests are being read; try again in a while"
                 raise HTTPException(503, sentence, {**CLOSE, **RETRY})
-            body += part
-            self._held += len(part)
+            body += chunk
+            self._held += len(chunk)
 
     async def predict(self, http: HTTPRequest | None, model: ServedModel, request: InferRequest) -> Body:
         """Queue a request and wait; drop one that was not begun if the client hangs up or time is up."""

@@ -16,11 +16,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from fozo.errors import FozoError
-from fozo.io.system import usable_cpus
 from fozo.serve.cameras import Camera, ServedModel
 from fozo.serve.config import ServeConfig
 from fozo.serve.decoding import Decoders
-from fozo.serve.limits import PixelBudget, Refused
+from fozo.serve.limits import Refused
 from fozo.serve.protocol import InferRequest, Limits, write_response
 from fozo.serve.store import CameraInUse, StateFolder, TooManyCameras
 
@@ -64,10 +63,8 @@ class Pool:
         self._folders = folders
         self._on_response = on_response
         self._on_evict = on_evict
-        processes = min(config.workers, usable_cpus() + 1)
-        budget = PixelBudget(config.max_pixels, config.workers - 1, processes - 1)
-        decoders = Decoders(budget, processes, config.timeout)
-        self.limits = Limits(config.max_images, json=config.max_json, budget=budget, decoders=decoders)
+        decoders = Decoders(config.max_pixels, config.timeout)
+        self.limits = Limits(config.max_images, json=config.max_json, decoders=decoders)
         self._slots: dict[tuple[str, str], _Slot] = {}
         self._ready: OrderedDict[str, deque[_Slot]] = OrderedDict()  # by clients, the next one first
         self._waiting = Counter[str]()  # requests that wait or are worked on, by clients
@@ -212,10 +209,8 @@ class Pool:
             return True
         except Exception as error:  # e.g. a full disk: predictions continue, and the next save may succeed
             reason = str(error) or type(error).__name__  # a MemoryError says nothing
-            own = (
-                None if isinstance(error, (FozoError, MemoryError)) else error
-            )  # a traceback is for faults of fozo's own
-            LOG.error("the camera %r could not be saved: %s", camera.name, reason, exc_info=own)
+            is_known = isinstance(error, (FozoError, MemoryError))  # a traceback is for faults of fozo's own
+            LOG.error("the camera %r could not be saved: %s", camera.name, reason, exc_info=None if is_known else error)
             camera.unsaved = 1  # not to try again with every request
             return False
 

@@ -22,6 +22,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeVar
@@ -35,8 +36,8 @@ from fozo.data.images import MAX_ASPECT, covered
 from fozo.data.inputs import channels_last
 from fozo.errors import FozoError
 from fozo.io import parse_json
-from fozo.serve.decoding import Decoders, fit
-from fozo.serve.limits import PixelBudget, Refused
+from fozo.serve.decoding import SMALL_PICTURE, Decoders, fit
+from fozo.serve.limits import Refused
 from fozo.types import Spec
 
 IMAGES = "images"  # name of the input
@@ -71,7 +72,6 @@ class Limits:
     images: int = 64
     pixels: int = 1 << 26  # in all of its images together, before they are resized
     json: int = 4 << 20  # bytes of its JSON
-    budget: PixelBudget = field(default_factory=PixelBudget)
     decoders: Decoders = field(default_factory=Decoders)
 
 
@@ -106,7 +106,12 @@ class InferRequest:
             raise FozoError(
                 f"images of {width}x{height} px are more than {MAX_ASPECT} times as long as wide; crop them"
             )
-        with limits.budget.take(working_pixels(images.shape, spec)):
+        pixels = working_pixels(images.shape, spec)
+        if pixels > limits.decoders.most_pixels:
+            raise Refused(
+                f"images of {width}x{height} px take {pixels} pixels, more than max_pixels; send smaller ones", 413
+            )
+        with limits.decoders.places if pixels > SMALL_PICTURE else nullcontext():
             return np.concatenate([fit(image, spec, resize) for image in images])
 
 
@@ -216,22 +221,23 @@ def _read_outputs(outputs: object, binary: bool, usual: Sequence[str]) -> dict[s
     known = (*usual, *MONITORED)
     if not isinstance(outputs, list) or len(outputs) > len(known):
         raise FozoError(f"the request's outputs should be a list of some of {', '.join(known)}")
-    found: dict[str, bool] = {}
-    for each in outputs:
-        table = _typed(each, dict, "output")
+    binaries: dict[str, bool] = {}
+    for output in outputs:
+        table = _typed(output, dict, "output")
         name = table.get("name")
-        if name not in known or name in found:
+        if name not in known or name in binaries:
             raise FozoError(f"the output {str(name)[:40]!r} is unknown or twice; ask for {', '.join(known)}, each once")
         parameters = _typed(table.get("parameters", {}), dict, "parameters of an output")
-        found[name] = _typed(parameters.get("binary_data", binary), bool, "binary_data")
-    return found
+        binaries[name] = _typed(parameters.get("binary_data", binary), bool, "binary_data")
+    return binaries
 
 
 def _read_tensor(table: Mapping[str, Any], rest: memoryview, limits: Limits) -> Tensor:
     """Read the input; ``rest`` is what follows the JSON."""
     if table.get("name") != IMAGES:
         raise FozoError(f"the request's input is called {str(table.get('name'))[:40]!r}; call it {IMAGES!r}")
-    datatype, sides = table.get("datatype"), table.get("shape")
+    datatype = table.get("datatype")
+    sides = table.get("shape")
     if datatype not in (*TYPES, "BYTES"):
         raise FozoError(f"the input's datatype is {str(datatype)[:20]!r}; send FP32, UINT8 or BYTES")
     shape: list[int] = sides if isinstance(sides, list) else []
@@ -262,17 +268,18 @@ def _read_tensor(table: Mapping[str, Any], rest: memoryview, limits: Limits) -> 
 
 def _elements(rest: memoryview, count: int) -> tuple[bytes, ...]:
     """Read a ``BYTES`` tensor: of each element its length in four bytes, then itself."""
-    found, start = list[bytes](), 0
-    while start + 4 <= len(rest) and len(found) < count:
+    elements = list[bytes]()
+    start = 0
+    while start + 4 <= len(rest) and len(elements) < count:
         (length,) = struct.unpack_from("<I", rest, start)
         start += 4
         if length > len(rest) - start:
             break
-        found.append(bytes(rest[start : start + length]))
+        elements.append(bytes(rest[start : start + length]))
         start += length
-    if len(found) != count or start != len(rest):
+    if len(elements) != count or start != len(rest):
         raise FozoError(f"the BYTES tensor does not hold the {count} elements that its shape says")
-    return tuple(found)
+    return tuple(elements)
 
 
 def _from_json(data: object, datatype: str, shape: list[int]) -> Tensor:
@@ -422,7 +429,7 @@ def class_outputs(spec: Spec) -> Outputs:
 def model_metadata(name: str, spec: Spec, platform: str, outputs: Outputs, monitored: Sequence[str]) -> dict[str, Any]:
     """Describe a model's inputs and outputs. Of the three datatypes of images, the one that all clients know."""
     reported = {ACCURACY: ("FP32", [3]), DRIFT: ("FP32", [4])}
-    every = {**outputs, **{each: reported[each] for each in monitored}}.items()
-    tables = [{"name": each, "datatype": kind, "shape": shape} for each, (kind, shape) in every]
+    described = {**outputs, **{output: reported[output] for output in monitored}}
+    tables = [{"name": output, "datatype": kind, "shape": shape} for output, (kind, shape) in described.items()]
     inputs = [{"name": IMAGES, "datatype": "FP32", "shape": [-1, *spec.image_shape]}]
     return {"name": name, "versions": ["1"], "platform": platform, "inputs": inputs, "outputs": tables}
