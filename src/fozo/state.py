@@ -315,7 +315,8 @@ def _decode(data: bytes) -> tuple[dict[str, Any], dict[str, AnyArray]]:
     about = json.loads(metadata["fozo"])
     if about["version"] != VERSION:
         raise ValueError(f"it is of version {about['version']!r:.40}")
-    if not (isinstance(about["owner"], dict) and isinstance(about["values"], dict)):
+    kinds = {"kind": str, "owner": dict, "values": dict}
+    if not all(isinstance(about[name], kind) for name, kind in kinds.items()):
         raise ValueError("its header is not one of fozo's")
     return about, {name: _cut(body, entry) for name, entry in header.items()}
 

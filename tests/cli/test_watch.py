@@ -93,14 +93,17 @@ def test_a_camera_that_is_watched_again_goes_on_where_it_was(call: Call, camera:
     given = ("--stats", camera / "stats.npz", "--reference", tmp_path / "monitor.npz", "--clean", camera / "clean")
     code, whole, error = call("watch", MODEL, camera / "live", *given)
     assert code == 0, error
-    state = tmp_path / "state.npz"
+    state = tmp_path / "state"
     for name in ("first", "second"):
         code, said, error = call("watch", MODEL, tmp_path / name, *given, "--state", state)
         assert code == 0, error
     assert said.splitlines()[-1] == whole.splitlines()[-1] and said.splitlines()[-1].startswith("48 images")
-    (tmp_path / "state.npz.monitor").write_bytes(b"")
+    assert not list(tmp_path.glob("state?*"))  # one file keeps both
+    code, _, error = call("watch", MODEL, tmp_path / "second", *given, "--state", state, "--guard")
+    assert code == 2 and "saved with method='align', but this run has 'guarded'" in error
+    state.write_bytes(state.read_bytes()[:-1])
     code, _, error = call("watch", MODEL, tmp_path / "second", *given, "--state", state)
-    assert code == 2 and "state.npz.monitor" in error
+    assert code == 2 and str(state) in error
 
 
 def test_calibration_makes_the_reference_too_and_thumbnails_are_optional(

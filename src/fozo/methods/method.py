@@ -35,7 +35,7 @@ from fozo.methods.common.info import NEEDS, MethodInfo, check_needs
 from fozo.methods.common.journal import Journal, read_journal
 from fozo.methods.common.options import NoOptions, plain, with_options
 from fozo.methods.observer import AttachedObserver, DriftReading, Observation, Observer, Reading
-from fozo.state import Changes, State, check_owner, diff, leaves, patch, read_state, rebuild, save, seal
+from fozo.state import Changes, Leaf, State, check_owner, diff, leaves, patch, read_state, rebuild, save, seal
 from fozo.types import Answer, Array, Batch, Floats, Images, ImagesT, Tap
 
 if TYPE_CHECKING:
@@ -412,13 +412,18 @@ class Method(ABC, Generic[C, S]):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state, atomically and without pickle; with it what an attached monitor remembers."""
+        saved, owner = self.snapshot()
+        save(path, saved, owner)
+
+    def snapshot(self) -> tuple[Saved, dict[str, object]]:
+        """Return what a file holds as a value, for a larger file, and its owner."""
         with self._lock:
             now = replace(self._now, state=self._state())
             observer = self._observer
         owner: dict[str, object] = {"method": self._owner()}
         if observer is not None:
             owner["observer"] = observer.observer.owner()
-        save(path, Saved(now.batches, now.state, now.watched), owner)
+        return Saved(now.batches, now.state, now.watched), owner
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Continue from a saved state, as if the run had never been interrupted.
@@ -426,15 +431,18 @@ class Method(ABC, Generic[C, S]):
         A state of another method, model or config is refused, and nothing is changed. So is the memory of a monitor
         that is attached; one of another reference is left out, and the monitor begins anew.
         """
-        name = os.fspath(path)
         owner, values = read_state(path)
+        self.resume(os.fspath(path), owner, values)
+
+    def resume(self, name: str, owner: Mapping[str, Any], values: Mapping[str, Leaf]) -> None:
+        """Continue from the owner and the leaves of a :meth:`snapshot`, which were read from the file ``name``."""
         check_owner(name, owner.get("method", {}), self._owner())
         observer = None if self._observer is None else self._observer.observer
         fresh = None if observer is None else observer.init()
         is_known = observer is not None and owner.get("observer") == observer.owner()
         if not is_known:
-            values = {path: leaf for path, leaf in values.items() if not path.startswith("watched.")}
-            values["watched"] = None
+            known = {path: leaf for path, leaf in values.items() if not path.startswith("watched.")}
+            values = {**known, "watched": None}
             if observer is not None:
                 LOG.warning("%s has no memory of this monitor, which begins anew", name)
         like = Saved(0, self.init(), fresh if is_known else None)

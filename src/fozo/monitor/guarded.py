@@ -55,7 +55,7 @@ class Guarded(Wrapper[NoOptions, GuardedState]):
                 "collected with corruptions"
             )
         self.monitor = monitor
-        super().__init__(inner.engine, inner._statistics, inner=inner)
+        super().__init__(inner.engine, inner=inner)
 
     def prepare(self) -> None:
         super().prepare()

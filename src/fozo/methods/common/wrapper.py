@@ -49,6 +49,8 @@ class Wrapper(Method[C, S]):
             raise FozoError(f"{name} has a journal of its own; give journal= to {self.info.name} instead")
         self.inner = inner
         self.parameters = inner.parameters
+        if self._statistics is None:
+            self._statistics = inner._statistics
 
     def step(self, state: S, batch: Batch) -> Result[S]:
         return self.wrap(state, batch, self._forward(state, learn=True))
