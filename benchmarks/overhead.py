@@ -28,7 +28,6 @@ import fozo
 from benchmarks.common import in_a_process, mebibytes, random_engine, timed
 from fozo.data import sample
 from fozo.io.system import usable_cpus
-from fozo.methods.align.memory import REPLAN
 from fozo.testing import random_images
 from fozo.types import Engine, Floats
 
@@ -42,7 +41,7 @@ STREAM = 128
 """Different images, which come again and again."""
 FIRST = 32
 GROUP = 8
-"""Images that the memory is filled with, over and over, and how many of them come together."""
+"""Images that Align learns the domain from, and how many of them come together."""
 
 
 def make_engine(folder: Path, model: str, engine: str, threads: int, device: str) -> Engine:
@@ -87,16 +86,10 @@ def pictures(engine: Engine, count: int, seed: int = 0) -> Floats:
 
 
 def adapted(engine: Engine, stream: Floats) -> fozo.Align:
-    """Make Align whose memory is full of images of the stream's domain, without running the model for all of them."""
+    """Make Align that knows the stream's domain."""
     method = fozo.Align(engine, fozo.calibrate(engine, [pictures(engine, 16, seed=1)]))
     for start in range(0, FIRST, GROUP):
         method(stream[start : start + GROUP])
-    state = method.state()
-    capacity = method.config.retrieval.capacity + REPLAN
-    for name in method.variable_length():
-        state[name] = np.resize(state[name], (capacity, *state[name].shape[1:]))
-    state["seen"] = np.array(capacity)
-    method.load_state(state)
     return method
 
 

@@ -18,9 +18,11 @@ from fozo.data.sets.folder import imagenet_wnids, open_unlabelled
 from fozo.errors import FozoError, ImageWarning
 from fozo.io import encode
 from fozo.methods import eata
+from fozo.methods.align.method import AlignState
+from fozo.methods.method import Result
 from fozo.methods.registry import AnyMethod, create
 from fozo.models.convert import names_by_tag
-from fozo.types import Batch, Floats
+from fozo.types import Batch
 from tests.cli.conftest import Call
 from tests.helpers import random_vit
 
@@ -146,13 +148,14 @@ def test_weights_under_another_name(call: Call, weights: Path, photos: Path, tmp
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """Press Ctrl-C in the batch after ``after`` of them."""
-    step, done = fozo.Align.step, list[int]()
+    step = fozo.Align.step
+    done = list[int]()
 
-    def impatient(self: fozo.Align, batch: Batch) -> Floats:
+    def impatient(self: fozo.Align, state: AlignState, batch: Batch) -> Result[AlignState]:
         if len(done) == after:
             raise KeyboardInterrupt
         done.append(len(batch))
-        return step(self, batch)
+        return step(self, state, batch)
 
     monkeypatch.setattr(fozo.Align, "step", impatient)
 

@@ -104,4 +104,4 @@ def test_covariances_are_kept_and_impossible_ones_refused(tmp_path: Path) -> Non
     tilted[0, 0, 1] += 5
     for name, array in (("mean", loaded.mean[:, :-1]), ("variance", -loaded.variance), ("covariance", tilted)):
         with pytest.raises(ValueError, match=r"different models|negative|not symmetric"):
-            replace(loaded, **{name: array})
+            replace(loaded, **{name: array})  # type: ignore[arg-type]

@@ -9,13 +9,13 @@ import torch
 
 import fozo
 from fozo import FOZO, quant
-from fozo.engines.ptq4vit import Array, Scales
+from fozo.engines.ptq4vit import Scales
 from fozo.engines.ptq4vit.engine import after_gelu, after_softmax, step_shapes, uniform
 from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError
 from fozo.models.vit import ViT
 from fozo.quant.search import Operands, best
-from fozo.types import Tap
+from fozo.types import Array, Tap
 from tests.helpers import KNOBS, SMALL, VARIANTS, Golden, naive, random_images, random_knobs, random_vit, run
 
 SHORT = replace(SMALL, depth=1, dim=12, heads=2, hidden=16)

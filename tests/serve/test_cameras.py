@@ -296,7 +296,7 @@ def held(**settings: Any) -> Iterator[tuple[str, InferenceServer, Counting, thre
 
 
 def test_full_queues_are_refused(tmp_path: Path) -> None:
-    with held(workers=1, max_camera_queue=2, max_queue=4) as (url, server, hold, go):
+    with held(workers=1, max_camera_queue=2, max_queue=8) as (url, server, hold, go):
         futures = [send(server, frames(1))]
         until(lambda: hold.begun)
         futures += [send(server, frames(1)) for _ in range(2)]
@@ -304,12 +304,50 @@ def test_full_queues_are_refused(tmp_path: Path) -> None:
         assert slow.status_code == 429 and "send more slowly" in slow.json()["error"]
         assert slow.headers["Retry-After"] == "1"
         futures.append(send(server, frames(1), "other"))
+        futures += [send(server, frames(1), f"theirs-{i}", client="127.0.0.1") for i in range(2)]
         full = post(url, "third")
-        assert full.status_code == 503 and full.headers["Retry-After"] == "1" and "4 requests" in full.json()["error"]
+        assert full.status_code == 503 and full.headers["Retry-After"] == "1" and "6 requests" in full.json()["error"]
         go.set()
         assert all(logits(each).shape == (1, 10) for each in futures)
         metrics = httpx.get(f"http://{url}/metrics").text
         assert f'fozo_requests_total{{code="429",model="{NAME}"}} 1.0' in metrics
+
+
+def test_clients_take_turns_and_so_do_their_cameras() -> None:
+    """A flood of one client, under many names, is answered in turn with the camera of another."""
+    with held(workers=1, max_queue=64) as (_, server, hold, go):
+        order = list[str]()
+
+        def ask(camera: str, client: str) -> None:
+            future = send(server, frames(1), camera, client=client)
+            future.add_done_callback(lambda _: order.append(camera))
+
+        ask("first", "flood")
+        until(lambda: hold.begun)
+        for i in range(8):
+            ask(f"flood-{i % 4}", "flood")
+        for _ in range(3):
+            ask("polite", "other")
+        go.set()
+        until(lambda: len(order) == 12)
+    assert order[:7] == ["first", "flood-0", "polite", "flood-1", "polite", "flood-2", "polite"]
+    assert order[7:] == ["flood-3", "flood-0", "flood-1", "flood-2", "flood-3"]
+
+
+def test_a_flood_leaves_room_for_other_clients() -> None:
+    with held(workers=1, max_queue=16) as (_, server, _, go):
+        taken = list[Any]()
+        with pytest.raises(Refused, match="waiting already"):
+            for i in range(16):
+                taken.append(send(server, frames(1), f"flood-{i}", client="flood"))
+        assert len(taken) == 8
+        for name in ("one", "two", "three"):
+            taken.append(send(server, frames(1), name, client=name))
+        go.set()
+        for future in taken:
+            logits(future)
+        until(lambda: server.pool is not None and not server.pool.queued)
+        assert server.pool is not None and not server.pool._waiting
 
 
 def test_a_request_that_waits_too_long_is_refused(tmp_path: Path) -> None:

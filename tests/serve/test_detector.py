@@ -73,7 +73,7 @@ def small(tmp_path: Path) -> ServeConfig:
     return settings(stand_in(tmp_path / "m.onnx"), LoadOptions(mean=0.0, std=1.0), scenes(64), tmp_path / "state")
 
 
-def loop(config: ServeConfig) -> fozo.Method[Any]:
+def loop(config: ServeConfig) -> fozo.Method[Any, Any]:
     """An adapter as the server's cameras have, to compare with."""
     model = config.models[0]
     return fozo.adapter(fozo.load_engine(model.model, model.load), model.stats)

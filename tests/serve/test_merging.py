@@ -152,7 +152,7 @@ def test_every_method_is_served_as_if_alone(bundled: Engine, name: str) -> None:
     shared = MergingEngine(bundled, max_delay=0.005)
     together = fozo.create(name, shared, source)
     streams = [[(1 + 0.2 * i) * random_images(bundled.spec, 2, seed=10 * i + j) for j in range(4)] for i in range(4)]
-    cameras = [together.sibling() for _ in streams]
+    cameras = [together.clone() for _ in streams]
 
     def play(i: int) -> list[fozo.types.Images]:
         with shared.caller():

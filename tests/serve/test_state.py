@@ -18,6 +18,7 @@ import pytest
 
 import fozo
 from fozo.errors import FozoError
+from fozo.io import read_bytes
 from fozo.serve.app import InferenceServer
 from fozo.serve.config import ServeConfig
 from fozo.serve.limits import Refused
@@ -46,7 +47,7 @@ def test_what_cannot_be_read_now_is_not_damaged(
     tmp_path: Path, reference: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
     """503, and nothing is touched, also where ``glob`` hides the shortage as in Python 3.12."""
-    settings, real, real_read = config(tmp_path, reference), os.open, fozo.state.read_bytes
+    settings, real, real_read = config(tmp_path, reference), os.open, read_bytes
     with pool(settings) as submit:
         logits(submit(frames(5), id="first"))
     before, shortage = contents(folder(tmp_path)), 0
@@ -101,20 +102,13 @@ def leaf(name: str, value: Any) -> Callable[[Path], None]:
     return forged(lambda owner, values: values.update({name: value}))
 
 
-def logits_as(change: Callable[[Any], Any]) -> Callable[[Path], None]:
-    def forge(owner: dict[str, Any], values: dict[str, Any]) -> None:
-        array = change(np.frombuffer(values[f"{OUTPUT}data"].tobytes(), np.float32).reshape(4, 10))
-        shape = {f"{OUTPUT}shape.{index}": side for index, side in enumerate(array.shape)}
-        for name in [name for name in values if name.startswith(f"{OUTPUT}shape.")]:
-            del values[name]
-        values |= {**shape, f"{OUTPUT}shape.length": array.ndim, f"{OUTPUT}dtype": array.dtype.str}
-        values[f"{OUTPUT}data"] = np.frombuffer(array.tobytes(), np.uint8)
-
-    return forged(forge)
-
-
 def swapped(path: Path) -> None:
     shutil.copyfile(folder(path.parent.parent, "other") / STATE_FILE, path / STATE_FILE)
+
+
+def half(path: Path) -> None:
+    data = (path / STATE_FILE).read_bytes()
+    (path / STATE_FILE).write_bytes(data[: len(data) // 2])
 
 
 def of_version_02(path: Path) -> None:
@@ -123,12 +117,6 @@ def of_version_02(path: Path) -> None:
 
 
 WRONG: dict[str, Callable[[Path], None]] = {
-    "0-d logits": logits_as(lambda found: found[0, 0]),
-    "NaN": logits_as(lambda found: found * np.nan),
-    "another width": logits_as(lambda found: found[:, :4]),
-    "no rows": logits_as(lambda found: found[:0]),
-    "doubles": logits_as(lambda found: found.astype(np.float64)),
-    "too many rows": logits_as(lambda found: np.concatenate([found, found])),
     "objects": leaf(f"{OUTPUT}dtype", "O"),
     "fewer bytes": leaf(f"{OUTPUT}data", np.zeros(3, np.uint8)),
     "no logits": leaf("past.responses.0.outputs.length", 0),
@@ -144,7 +132,7 @@ WRONG: dict[str, Callable[[Path], None]] = {
     "another model": forged(lambda owner, values: owner["method"].update(fingerprint="x")),
     "another camera's state": swapped,
     "a state of fozo 0.2": of_version_02,
-    "half a file": lambda path: (path / STATE_FILE).write_bytes((path / STATE_FILE).read_bytes()[:-5]),
+    "half a file": half,
 }
 
 
@@ -221,6 +209,17 @@ def test_cameras_that_do_not_return_are_forgotten_on_request(tmp_path: Path) -> 
         assert store.forget() == 1
         assert not list(tmp_path.glob(f"*/{folder_name('old')}")) and folder(tmp_path, "new").exists()
     assert header(tmp_path, "awake")["images"] == 5
+
+
+def test_a_server_looks_for_old_cameras_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fozo.serve.pool.FORGET_INTERVAL", 0.0)
+    with pool(config(tmp_path, forget_after=2.0, idle=0.2)) as submit:
+        for name in ("old", "new"):
+            logits(submit(frames(4), name, end=True))
+        long_ago = time.time() - 3 * 86_400
+        os.utime(folder(tmp_path, "old") / STATE_FILE, (long_ago, long_ago))
+        until(lambda: not list(tmp_path.glob(f"*/{folder_name('old')}")))
+        assert folder(tmp_path, "new").exists()
 
 
 class Faults:
@@ -439,12 +438,3 @@ def test_a_camera_that_leaves_is_freed_at_once(
             until(lambda: len(made) == 3 and not any(each() for each in made))
         finally:
             gc.enable()
-
-
-def test_memory_is_given_back_when_cameras_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trimmed = list[int]()
-    monkeypatch.setattr("fozo.serve.pool.trim_memory", lambda: trimmed.append(1))
-    with pool(config(tmp_path, idle=0.05)) as submit:
-        logits(submit(frames(1)))
-        until(lambda: trimmed)
-        assert submit.args[0].pool.cameras == 0

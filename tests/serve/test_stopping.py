@@ -31,11 +31,11 @@ import sys, time, fozo.serve.pool, fozo.serve.protocol, fozo.serve.run
 from pathlib import Path
 from fozo.methods.align import Align
 from fozo.__main__ import main
-fozo.serve.run.PATIENCE, fozo.serve.pool.Pool.close.__defaults__ = 1, (1.0,)
+fozo.serve.run.STOP_SECONDS, fozo.serve.pool.Pool.close.__defaults__ = 1, (1.0,)
 owner, name = (fozo.serve.protocol.InferRequest, "images") if sys.argv.pop(1) == "decode" else (Align, "step")
 begun, real = Path(sys.argv.pop(1)), getattr(owner, name)
 def hang(self, *given, **named):
-    request = self if name == "images" else given[0].images
+    request = self if name == "images" else given[-1]
     if (request.tensor[0, 0, 0, 0] == 77) if name == "images" else len(request) == 2:
         begun.touch()
         time.sleep(1000)

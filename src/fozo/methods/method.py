@@ -203,6 +203,10 @@ class Method(ABC, Generic[C, S]):
     def check_state(self, state: S) -> None:
         """Refuse a state of the right shapes that no run of this method leads to, with a ``FozoError``."""
 
+    def journaled(self, state: S) -> S:
+        """Return what a journal keeps of a state; what is too large for it is as it was at first, and so in a replay."""
+        return state
+
     def restart(self, state: S) -> S:
         """Return the state after a reset; some published methods keep a part of the old one."""
         return self.init()
@@ -305,7 +309,9 @@ class Method(ABC, Generic[C, S]):
                 watched, news = updated
                 reading = news
         batches = self._now.batches + learnt
-        journaled = None if self._journal is None else result.state if learnt else self._now.journaled
+        journaled = self._now.journaled
+        if self._journal is not None and learnt:
+            journaled = self.journaled(result.state)
         self._now = Moment(
             result.state, batches, result.metrics, result.passes, result.last_input, watched, reading, journaled
         )
@@ -474,11 +480,12 @@ class Method(ABC, Generic[C, S]):
             self._journal.rewind(self._now.batches)
 
     def _write_entry(self, journal: Journal, old: S, new: S) -> None:
-        journaled = self._now.journaled
-        if journaled is None:  # of an earlier process
-            journaled, _ = self._replayed(journal.path, self._now.batches)
-        entry = self._entry(old, new)
-        loaded = diff(journaled, old)
+        before = self._now.journaled
+        if before is None:  # of an earlier process
+            before, _ = self._replayed(journal.path, self._now.batches)
+        kept = self.journaled(old)
+        entry = self._entry(kept, self.journaled(new))
+        loaded = diff(before, kept)
         if loaded:  # another state was loaded since the last batch
             entry = {**entry, "before": loaded}
         journal.append(self._now.batches, entry)

@@ -35,7 +35,7 @@ from fozo.serve import protocol
 from fozo.serve.board import Reading
 from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.merging import LOG, MergingEngine, is_independent
-from fozo.serve.protocol import ACCURACY, DRIFT, LOGITS, InferRequest, InferResponse, Limits
+from fozo.serve.protocol import ACCURACY, DRIFT, LOGITS, UNKNOWN_ACCURACY, InferRequest, InferResponse, Limits
 from fozo.serve.store import LOOKED_AT, CameraFolder, CameraInUse, StateFolder, is_damage
 from fozo.state import Leaf, State, leaves, rebuild
 from fozo.types import Batch, Engine
@@ -44,7 +44,6 @@ Create = Callable[[Callable[[Event], None]], tuple[Method[Any, Any], Monitor | N
 RESPONSES, RESPONSE_BYTES = 32, 256 << 10
 """Responses that a camera keeps, and the bytes of their logits in all; the latest is always kept."""
 FRAME_INTERVAL = 1.0  # seconds between two thumbnails of a camera on the page
-UNKNOWN_ACCURACY = 0.5, 0.0, 1.0  # the expected accuracy where there is no estimate: of images that cannot be pictures
 
 
 def digest(request: InferRequest) -> str:  # of its images
@@ -133,15 +132,11 @@ class ResponseCache(OrderedDict[tuple[str, str], InferResponse]):
         return tuple(kept)
 
     @classmethod
-    def of(cls, kept: Sequence[KeptResponse], names: Sequence[str], classes: int | None) -> ResponseCache:
-        """Take up what was kept: outputs by these ``names``, finite logits of ``classes`` classes if there are any."""
+    def of(cls, kept: Sequence[KeptResponse], names: Sequence[str]) -> ResponseCache:
+        """Take up what was kept: outputs by these ``names``. What has the right checksum is believed."""
         cache = cls()
         for one in kept:
             outputs = {name: tensor.array() for name, tensor in zip(names, one.outputs, strict=True)}
-            if classes is not None:
-                logits = outputs[LOGITS]
-                if logits.dtype != np.float32 or logits.shape != (one.images, classes) or not np.isfinite(logits).all():
-                    raise ValueError(f"the response to {one.id} lacks numbers")
             cache.add((one.id, one.digest), InferResponse(one.images, outputs, one.drift, one.accuracy, one.sentence))
         return cache
 
@@ -194,11 +189,9 @@ class Camera:
         name = str(folder.file)
         engine = self.adapter.engine
         past = rebuild(Past(), _under("past.", values), f"the past of the camera in {name}")
+        names = tuple(engine.outputs) if isinstance(engine, BlackBoxEngine) else (LOGITS,)
         with refuse_damage(name, "responses", "restore it from a backup"):
-            if isinstance(engine, BlackBoxEngine):
-                responses = ResponseCache.of(past.responses, tuple(engine.outputs), None)
-            else:
-                responses = ResponseCache.of(past.responses, (LOGITS,), engine.spec.classes)
+            responses = ResponseCache.of(past.responses, names)
         self.method.resume(name, owner, _under("method.", values))
         self._responses = responses
         self.images = past.images
@@ -393,10 +386,8 @@ class ServedModel:
                         saved.set_aside(error)
         if self.server.misfits == "refuse" and 2 * len(reasons) > looked_at:
             count = f"{len(reasons)} of {looked_at} cameras in {folder.path} cannot go on ({reasons[0]})"
-            advice = (
-                "start with what they were saved with, or give --adopt (each that cannot go on begins again when it"
-            )
-            raise FozoError(f"{count}; {advice} returns) or --set-aside (all of these do now); their states are kept")
+            advice = "start with what they were saved with; or give --adopt, and each begins again when it returns"
+            raise FozoError(f"{count}; {advice}, or --set-aside, and all of these do now (their states are kept)")
 
     def open(self, name: str) -> Camera:
         if self.folder is None:

@@ -71,7 +71,7 @@ def test_images_too_large_to_describe_are_predicted_and_not_learnt(
     rest = np.delete(np.arange(20), [3, 11])
     np.testing.assert_allclose(logits[rest], alone(DRIFTED[0][rest]), atol=1e-4)
     assert method.metrics() == pytest.approx({**alone.metrics(), "skipped": 2}, rel=1e-4)
-    np.testing.assert_allclose(method.state().memory.descriptor, alone.state().memory.descriptor, atol=1e-4)
+    np.testing.assert_allclose(method.state().recent, alone.state().recent, atol=1e-4)
     learnt = method.state()
     nothing = {"shift": 0, "effective_sample_size": 0, "skipped": 1, "fallbacks": 0}
     assert np.isfinite(method(batch[[3]])).all() and method.metrics() == nothing
@@ -86,10 +86,10 @@ def test_a_memory_that_breaks_predictions_is_forgotten(engine: fozo.Engine, sour
     np.testing.assert_allclose(method(DRIFTED[1])[:8], fozo.NoAdapt(engine)(DRIFTED[1])[:8], atol=1e-5)
     # Of three groups the first breaks, the second finds nothing to move by, and the third breaks again.
     assert method.metrics()["fallbacks"] == 2 and method.metrics()["skipped"] == 12
-    assert len(method.state().memory) == 0
+    assert not method.state().slots
     lenient.moves_break = False
     method(DRIFTED[2])
-    assert method.metrics()["fallbacks"] == method.metrics()["skipped"] == 0 and len(method.state().memory) == 20
+    assert method.metrics()["fallbacks"] == method.metrics()["skipped"] == 0 and method.state().slots
 
 
 def test_a_model_that_is_broken_itself_is_refused_and_nothing_is_forgotten(
