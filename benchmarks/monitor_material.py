@@ -141,7 +141,7 @@ class Material:
         return np.asarray(np.load(path))
 
     def source(self, engine: fozo.Engine) -> fozo.SourceStatistics:
-        path = self.cache / f"{engine.spec.name}-source.npz"
+        path = self.cache / f"{engine.spec.name}-source.safetensors"
         if not path.exists():
             pixels = self.pixels("fit", ("clean", 0), np.arange(CLEAN))
             fozo.calibrate(engine, (engine.spec.normalise(part) for part in np.split(pixels, 16))).save(path)

@@ -122,8 +122,8 @@ def calibrate(model: Model, source: object) -> SourceStatistics:
     mixed ones (``itertools.islice(loader, 8)`` takes eight batches).
 
     Examples:
-        >>> fozo.calibrate(model, "camera/clean").save("camera.npz")
-        >>> fozo.SourceStatistics.load("camera.npz").images
+        >>> fozo.calibrate(model, "camera/clean").save("camera.safetensors")
+        >>> fozo.SourceStatistics.load("camera.safetensors").images
         16
 
     Args:

@@ -89,7 +89,7 @@ def test_a_model_that_cannot_be_served(tmp_path: Path, reference: Path) -> None:
     other = sample.MODELS["INT8"]
     for given, words in (
         (ModelConfig("a", str(MODEL), load=load), "no stats"),
-        (ModelConfig("a", str(MODEL), str(tmp_path / "none.npz"), load=load), "no file"),
+        (ModelConfig("a", str(MODEL), str(tmp_path / "none.safetensors"), load=load), "no file"),
         (ModelConfig("a", str(other), str(STATS), load=load), "fashion"),
         (
             ModelConfig("a", str(other), str(other.with_suffix(".statistics.safetensors")), str(reference), load=load),

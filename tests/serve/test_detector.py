@@ -59,7 +59,7 @@ def scenes(count: int, seed: int = 0) -> np.ndarray:
 
 def settings(model: Path, load: LoadOptions, clean: np.ndarray, state: Path | None = None) -> ServeConfig:
     """Calibrate as a user would, and serve."""
-    stats, reference = model.with_suffix(".npz"), model.with_suffix(".monitor.npz")
+    stats, reference = model.with_suffix(".safetensors"), model.with_suffix(".monitor.safetensors")
     if not stats.exists():
         adapter = fozo.adapter(fozo.load_engine(model, load), clean)
         adapter.source.save(stats)

@@ -223,7 +223,7 @@ class Resources:
         """Load what was made before of this model and these images, or make and save it."""
         spec = engine.spec
         model = (spec.fingerprint, spec.subset, spec.image_size, spec.mean, spec.std)
-        path = self.cache_dir / f"{kind}-{_hash(repr((CACHE_VERSION, model, images.fingerprint)))}.npz"
+        path = self.cache_dir / f"{kind}-{_hash(repr((CACHE_VERSION, model, images.fingerprint)))}.safetensors"
         with locked(self.cache_dir, wait=True):  # workers that need the same wait for the first to make it
             if path.exists():
                 return load(path)

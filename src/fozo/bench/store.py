@@ -5,7 +5,7 @@ Layout of ``OUT/recipe/label-seed-hash/``:
     experiment.json   what is run, and the fingerprints of the model, the stream and the calibration images
     records.jsonl     one checksummed line a batch: all that was measured, times aside
     costs.jsonl       one checksummed line a batch: seconds and peak memory
-    state-000123.npz  the method after 123 batches, while the run is unfinished
+    state-000123.safetensors  the method after 123 batches, while the run is unfinished
     conditions.json   machine, versions and total cost, once it is finished
     result.json       the measures, once it is finished: byte-equal however often the run was interrupted
 

@@ -1,6 +1,6 @@
 """The server as an ASGI application: the Open Inference Protocol v2 with sequences, binary tensors, and metrics.
 
-    app = create_app(ServeConfig(models=(ModelConfig("fashion", "fashion.onnx", "fashion.npz"),)))
+    app = create_app(ServeConfig(models=(ModelConfig("fashion", "fashion.onnx", "fashion.safetensors"),)))
 
 Any ASGI server can run it; ``fozo serve`` uses uvicorn. Do not run it with several worker processes: one process owns
 all cameras of its state folder. Errors are reported as the protocol defines, ``{"error": SENTENCE}``.
