@@ -19,6 +19,7 @@ from fozo.types import Engine
 if TYPE_CHECKING:
     import torch
 
+    from fozo.engines.onnx.adopt import Adopted
     from fozo.engines.onnx.runtimes import GraphEngine
     from fozo.engines.torch_engine import TorchEngine
 
@@ -146,30 +147,34 @@ def _load_black_box(model: CallableModel | str | os.PathLike[str], options: Load
     return black_box(model, name=options.architecture, channels=options.channels or 3, **kwargs)
 
 
+def adopted(path: Path, options: LoadOptions) -> Adopted:
+    """Find the tokens in a graph that another program wrote; raise :class:`NoTokensError` where there are none."""
+    try:
+        from fozo.engines.onnx.adopt import adopt
+    except ImportError as error:
+        raise NoTokensError(f"{NO_ONNX}; or adopt it elsewhere: fozo adopt {path.name} -o OUT.onnx") from error
+    from fozo.engines.onnx.runtimes import model_path
+
+    wanted = options.image_size
+    if isinstance(wanted, int):
+        wanted = (wanted, wanted)
+    graph = adopt(model_path(path), wanted, reverse=options.channels == "bgr")
+    size = graph.spec.image_size
+    if wanted not in (None, size):
+        raise FozoError(f"{path} takes images of {size}, not of {wanted}; leave image_size= out")
+    return graph if options.architecture is None else graph.named(options.architecture)
+
+
 def _load_foreign(path: Path, options: LoadOptions) -> Engine:
     """Adopt the tokens of a graph that another program wrote, or run it as a black box that can say why not."""
     try:
-        from fozo.engines.onnx.adopt import adopt
-    except ImportError:
-        reason = f"{NO_ONNX}, or write a file with tokens elsewhere: fozo adopt {path.name} -o OUT.onnx"
-    else:
-        wanted = options.image_size
-        if isinstance(wanted, int):
-            wanted = (wanted, wanted)
-        try:
-            adopted = adopt(path, wanted, reverse=options.channels == "bgr")
-        except NoTokensError as error:
-            reason = str(error)
-        else:
-            size = adopted.spec.image_size
-            if wanted not in (None, size):
-                raise FozoError(f"{path} takes images of {size}, not of {wanted}; leave image_size= out")
-            named = adopted.named(options.architecture or path.stem)
-            with named.file() as file:
-                return _load_graph(file, replace(options, architecture=None, image_size=None, channels=None))
-    engine = _load_black_box(path, options)
-    engine.reason = reason
-    return engine
+        graph = adopted(path, options)
+    except NoTokensError as error:
+        engine = _load_black_box(path, options)
+        engine.reason = str(error)
+        return engine
+    with graph.file() as file:
+        return _load_graph(file, replace(options, architecture=None, image_size=None, channels=None))
 
 
 def _from_timm(name: str) -> torch.nn.Module:

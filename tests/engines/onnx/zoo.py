@@ -110,6 +110,13 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
 }  # fmt: skip
 
 
+def module(name: str) -> nn.Module:
+    """Make a model of :data:`MODULES`, the same in every call."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return MODULES[name]()
+
+
 def size_of(name: str) -> int:
     return 64 if "Swin" in name else SIZE
 

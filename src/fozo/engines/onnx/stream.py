@@ -161,7 +161,11 @@ class Index:
     def root(self, name: str) -> str:
         """The tensor that was computed, before casts and quantisers."""
         while name in self.makers and self.makers[name].op_type in ALIASES:
-            name = self.makers[name].input[0]
+            source = self.makers[name].input[0]
+            computed = self.makers[source].op_type if source in self.makers else ""
+            if self.makers[name].op_type == "DequantizeLinear" and computed not in QUANTISERS:
+                break  # computed in integers
+            name = source
         return name
 
     def above(self, name: str, stop: str = "") -> set[str]:
@@ -272,6 +276,10 @@ def _chain(index: Index, probe: Probe) -> list[str]:
 class Head:
     """What is affine between some tensors and the logits."""
 
+    output: str
+    """The graph's output, which may be probabilities."""
+    final: str
+    """What makes it of the logits: ``Softmax``, ``LogSoftmax`` or nothing."""
     logits: str
     pooled: list[str]
     widths: list[int]
@@ -287,8 +295,11 @@ def _head(model: onnx.ModelProto, index: Index, probe: Probe) -> Head:
     if len(outputs) != 1:
         raise NoTokensError(f"{len(outputs)} of its {len(names)} outputs are [B, classes], where one is needed")
     logits = index.root(outputs[0])
-    while logits in index.makers and index.makers[logits].op_type in ("Softmax", "LogSoftmax"):
-        logits = index.root(index.makers[logits].input[0])
+    maker = index.makers.get(logits)
+    final = ""
+    if maker is not None and maker.op_type in ("Softmax", "LogSoftmax"):
+        final = maker.op_type
+        logits = index.root(maker.input[0])
     pooled = sorted(_read_by_products(index, logits))
     read = dict(zip(pooled, probe.run(pooled, probe.image(0)), strict=True))
     widths = [value.shape[-1] for value in read.values()]
@@ -305,7 +316,7 @@ def _head(model: onnx.ModelProto, index: Index, probe: Probe) -> Head:
         }
         answers.append(run(images, vectors)[0].reshape(rows, -1))
     table = np.concatenate(answers).astype(np.float32)
-    return Head(logits, pooled, widths, table[1 : 1 + sum(widths)] - table[0], table[0])
+    return Head(outputs[0], final, logits, pooled, widths, table[1 : 1 + sum(widths)] - table[0], table[0])
 
 
 def _read_by_products(index: Index, logits: str) -> set[str]:
