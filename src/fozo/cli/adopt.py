@@ -31,7 +31,7 @@ def adopt(
     The new file needs neither PyTorch nor the onnx package.
     """
     from fozo.engines.load import adopted
-    from fozo.engines.onnx.schema import NoTokensError
+    from fozo.engines.tokens import NoTokensError
     from fozo.io import check_output
 
     if channels not in ("rgb", "bgr"):

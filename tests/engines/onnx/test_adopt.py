@@ -19,8 +19,8 @@ import fozo
 from fozo.engines.blackbox import BlackBoxEngine, black_box
 from fozo.engines.onnx.adopt import adopt
 from fozo.engines.onnx.runtimes import GraphEngine
-from fozo.engines.onnx.schema import NoTokensError
 from fozo.engines.onnx.stream import Probe, Stream, find_stream
+from fozo.engines.tokens import NoTokensError
 from fozo.errors import FozoError
 from fozo.testing import check_engine
 from fozo.types import Knobs, Move, Tap

@@ -30,10 +30,10 @@ from fozo.engines.onnx.schema import (
     IMAGES,
     MOVES,
     PROMPTS,
-    NoTokensError,
     model_fingerprint,
 )
 from fozo.engines.onnx.stream import QUANTISERS, Probe, Stream, find_stream, unfused
+from fozo.engines.tokens import NoTokensError
 from fozo.types import Floats, Knobs, Move, Spec, Tap
 
 LEAST_OPSET = 10  # the first whose Slice takes its bounds as inputs
