@@ -238,7 +238,8 @@ def test_a_journal_of_the_last_version_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "path", "value"),
     [
-        ("align", "slots.0.images", -1.0), ("equalise", "memory.variance", -1.0), ("fozo", "spsa.schedule.epsilon", 0.0), ("foa", "search.sigma", -1.0),
+        ("align", "slots.0.images", -1.0), ("equalise", "memory.variance", -1.0),
+        ("fozo", "spsa.schedule.epsilon", 0.0), ("foa", "search.sigma", -1.0),
         ("foa", "search.lengths", 0.0), ("t3a", "labels", 7), ("t3a", "labels", -1), ("gain", "mass", -1.0),
         ("tent", "norms", 1e35), ("deyo", "batches", -1),
     ],

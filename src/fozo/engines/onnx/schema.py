@@ -41,10 +41,6 @@ class ForeignModelError(FozoError):
     """An ONNX file that ``fozo export`` did not write."""
 
 
-class NoTokensError(FozoError):
-    """Why the tokens of a graph of another program were not found."""
-
-
 def write_spec(spec: Spec, weights: str, data: str = "", version: int = EXPORTED_FORMAT) -> str:
     """Spec to metadata, with the digest of the graph that it is of and the name of its data file, if it has one."""
     return json.dumps({"format": version, "spec": asdict(spec), "weights": weights, "data": data}, sort_keys=True)
