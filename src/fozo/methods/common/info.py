@@ -17,7 +17,14 @@ NEEDS = {  # what a method may need, in words; fozo.methods.common.measured adds
     "blocks": "to move all tokens between blocks: use a torch engine",
     "gradient": "gradients: use a torch engine in full precision, because rounding has none",
 }
-ABILITIES = ("tokens", "prompts", "matrices", "gradient", "torch", "blocks")  # an engine's; gradient gives better advice than torch
+ABILITIES = (
+    "tokens",
+    "prompts",
+    "matrices",
+    "gradient",
+    "torch",
+    "blocks",
+)  # an engine's; gradient gives better advice than torch
 BACKWARD = 2.0  # forward passes that a backward pass costs
 
 
