@@ -24,7 +24,6 @@ from fozo.engines.onnx.export import ONE_FILE_BYTES, write_model
 from fozo.engines.onnx.graph import Graph
 from fozo.engines.onnx.runtimes import OnnxEngine
 from fozo.engines.onnx.schema import (
-    FORMAT,
     HEAD_BIAS,
     HEAD_WEIGHT,
     IMAGES,
@@ -57,7 +56,7 @@ class Adopted:
     spec: Spec
 
     def write(self, path: Path) -> None:
-        write_model(self.model, self.spec, path, version=FORMAT)
+        write_model(self.model, self.spec, path)
 
     def named(self, name: str) -> Adopted:
         return replace(self, spec=replace(self.spec, name=name))
