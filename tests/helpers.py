@@ -17,7 +17,7 @@ from fozo.core.moments import Moments
 from fozo.engines.torch_engine import TorchEngine
 from fozo.models.convert import Hints, vit_from_state
 from fozo.models.vit import Architecture, ViT
-from fozo.types import NO_KNOBS, Affine, Array, Batch, Engine, Floats, Images, Knobs, Move, Tap, Taps
+from fozo.types import NO_KNOBS, Affine, Array, Batch, Engine, Floats, Images, Knobs, Move, Tap, Taps, taps_of
 
 REPO = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("FOZO_SHARED", REPO.parent / "shared"))
@@ -79,7 +79,7 @@ def normalised(images: np.ndarray, mean: Any = 0.5, std: Any = 0.5) -> np.ndarra
 
 def run(engine: Engine, images: Images, knobs: Knobs = NO_KNOBS) -> Taps:
     """Every tap of one pass."""
-    return engine.run(engine.check(images), knobs, tuple(Tap))
+    return engine.run(engine.check(images), knobs, taps_of(engine))
 
 
 VARIANTS = {

@@ -35,6 +35,15 @@ LOG = logging.getLogger("fozo")  # fozo's logger: `logging.basicConfig(level=log
 LOG.addHandler(logging.NullHandler())
 
 
+SAMPLED_TOKENS = 4
+"""Second moments are of one patch token in so many: neighbours tell nearly the same."""
+
+
+def aligned_blocks(depth: int) -> range:
+    """The blocks of :attr:`Spec.aligned`."""
+    return range(1, depth // 2 + 1)
+
+
 @dataclass(frozen=True)
 class Spec:
     """What everything else reads about a model instead of assuming it.
@@ -122,7 +131,7 @@ class Spec:
     @property
     def aligned(self) -> range:
         """Blocks before which patch tokens can be multiplied by a matrix: those of the first half, but the first."""
-        return range(1, self.depth // 2 + 1)
+        return aligned_blocks(self.depth)
 
     def normalise(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """Turn ``uint8`` images ``[B, height, width, channels]`` into the model's input ``[B, channels, ...]``.
@@ -365,3 +374,10 @@ def engine_repr(engine: Engine) -> str:
     return (
         f"<{type(engine).__name__} {spec.name}: {channels}x{height}x{width} to {spec.classes} classes, {engine.device}>"
     )
+
+
+def taps_of(engine: Engine) -> tuple[Tap, ...]:
+    """The taps that an engine can give, by its abilities."""
+    if "tokens" not in engine.abilities:
+        return (Tap.LOGITS,)
+    return tuple(tap for tap in Tap if tap is not Tap.PATCH_MOMENTS or "matrices" in engine.abilities)

@@ -238,6 +238,7 @@ def test_a_journal_of_the_last_version_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "path", "value"),
     [
+        ("align", "slots.0.images", -1.0), ("equalise", "memory.variance", -1.0),
         ("fozo", "spsa.schedule.epsilon", 0.0), ("foa", "search.sigma", -1.0),
         ("foa", "search.lengths", 0.0), ("t3a", "labels", 7), ("t3a", "labels", -1), ("gain", "mass", -1.0),
         ("tent", "norms", 1e35), ("deyo", "batches", -1),
@@ -256,17 +257,16 @@ def test_a_state_that_means_nothing_is_refused(tmp_path: Path, name: str, path: 
     assert same(method.state(), before)
 
 
-def _unchecked(state: State, values: dict[str, Any], prefix: str = "") -> Any:
-    """A state of any values, however wrong."""
-    forged = copy.copy(state)
-    for field in fields(state):
-        path = prefix + field.name
-        value = getattr(state, field.name)
-        object.__setattr__(
-            forged,
-            field.name,
-            _unchecked(value, values, f"{path}.") if isinstance(value, State) else values.get(path, value),
-        )
+def _unchecked(value: Any, values: dict[str, Any], path: str = "") -> Any:
+    """The same state with other values, however wrong."""
+    if isinstance(value, tuple):
+        return tuple(_unchecked(item, values, f"{path}.{index}") for index, item in enumerate(value))
+    if not isinstance(value, State):
+        return values.get(path, value)
+    forged = copy.copy(value)
+    for field in fields(value):
+        inner_path = f"{path}.{field.name}".removeprefix(".")
+        object.__setattr__(forged, field.name, _unchecked(getattr(value, field.name), values, inner_path))
     return forged
 
 

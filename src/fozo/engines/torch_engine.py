@@ -32,9 +32,23 @@ from fozo.engines.blackbox import to_numpy
 from fozo.engines.walk import Visit
 from fozo.errors import FozoError, check_counts
 from fozo.models.vit import Block, Linear, ViT
-from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Move, Spec, Tap, Taps, Threads, engine_repr
+from fozo.types import (
+    NO_KNOBS,
+    SAMPLED_TOKENS,
+    Affine,
+    Batch,
+    Floats,
+    Images,
+    Knobs,
+    Move,
+    Spec,
+    Tap,
+    Taps,
+    Threads,
+    aligned_blocks,
+    engine_repr,
+)
 
-SAMPLED_TOKENS = 4  # of so many patch tokens one is in the moments
 TensorMove = tuple[Tensor, Tensor, list[bool]]  # scale, shift, and which layers they change anything in
 CPU_TOKENS = 1600
 """How many tokens go through the blocks together on a CPU: eight images of 224 px in patches of 16. Fewer make the
@@ -68,7 +82,7 @@ class Chunk:
         self.prompts = prompts
         self.moves = moves
         self.matrices = matrices
-        self.aligned = range(1, vit.architecture.depth // 2 + 1)
+        self.aligned = aligned_blocks(vit.architecture.depth)
         self.taps = taps
         self.extra = 0 if prompts is None else prompts.shape[1]
         self.count = len(x)

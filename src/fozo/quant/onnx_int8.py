@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from fozo.core.noise import starting_prompts
 from fozo.engines.onnx.export import build_graph, write_model
 from fozo.engines.onnx.runtimes import Float32
-from fozo.engines.onnx.schema import IMAGES, MOVES, PROMPTS
+from fozo.engines.onnx.schema import IMAGES, MATRICES, MOVES, PROMPTS
 from fozo.engines.torch_engine import TorchEngine
 from fozo.io import temporary_folder
 from fozo.models.vit import ViT
@@ -91,6 +91,8 @@ class _Calibration(quantization.CalibrationDataReader):  # type: ignore[misc]
         prompts = starting_prompts(0, 3, spec.dim, math.prod(spec.patch_size))[None].astype(np.float32)
         shape = (1, 1, spec.depth, spec.dim)
         moves = {name: np.full(shape, name.endswith("scale"), dtype=np.float32) for name in MOVES}
+        if spec.aligned:
+            moves[MATRICES] = np.tile(np.eye(spec.dim, dtype=np.float32), (1, 1, len(spec.aligned), 1, 1))
         self._feeds = ({IMAGES: np.asarray(images), PROMPTS: prompts, **moves} for images in batches)
 
     def get_next(self) -> dict[str, Float32] | None:

@@ -88,7 +88,7 @@ def test_narrow_content_is_given_the_benefit_of_the_doubt(
     engine: fozo.Engine, source: SourceStatistics, clean: CleanTokens
 ) -> None:
     """The farther the content from calibration's, the less of a covariance is believed to be drift."""
-    slot = clean.mapped(learnt(engine, source, 0.3, 1.0))
+    slot = clean.mapped(learnt(engine, source, 0.3, 1.0, batches=16))
     beliefs = []
     for factor in (0.0, 1.0, 30.0):
         content = factor * np.ones_like(slot.content)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from fozo.engines.onnx.schema import EXPORTED_FORMAT, METADATA, graph_hash, read_graph, write_spec
+from fozo.engines.onnx.schema import METADATA, graph_hash, read_graph, write_spec
 from fozo.io import atomic_write, check_output, temporary_folder
 from fozo.types import Spec
 
@@ -39,14 +39,13 @@ def write_model(
     spec: Spec,
     target: Path,
     properties: Mapping[str, str] = MappingProxyType({}),
-    version: int = EXPORTED_FORMAT,
 ) -> None:
     """Write a graph with its spec, so that a reader sees the old model or the new one, never half of one."""
     target = check_output(target)
     if sum(len(tensor.raw_data) for tensor in model.graph.initializer) <= ONE_FILE_BYTES:
         with atomic_write(target) as stream:
             weights = graph_hash(model.graph.SerializeToString()).hexdigest()
-            stream.write(_with_spec(model, properties, write_spec(spec, weights, version=version)))
+            stream.write(_with_spec(model, properties, write_spec(spec, weights)))
         return
     # A graph names its data file, and each export has one of its own: the new data can arrive before the new graph
     # without the old graph ever reading it.
@@ -57,7 +56,7 @@ def write_model(
     with temporary_folder(target) as folder:
         part = folder / target.name
         onnx.save_model(model, os.fspath(part), save_as_external_data=True, location=data, size_threshold=1024)
-        part.write_bytes(_with_spec(model, properties, write_spec(spec, read_graph(part, data)[1], data, version)))
+        part.write_bytes(_with_spec(model, properties, write_spec(spec, read_graph(part, data)[1], data)))
         shutil.move(part.with_name(data), target.with_name(data))
         part.replace(target)
     for old in target.parent.glob(f"{target.name}.*.data"):

@@ -151,17 +151,27 @@ class GraphEngine:
         self.spec = spec
         adopted = len(inputs[schema.MOVES[0]]) == ADOPTED_MOVE_AXES
         self.execute = Rows(execute, inputs) if adopted else execute
-        self.abilities = frozenset({"tokens", "prompts"} if schema.PROMPTS in inputs else {"tokens"})
+        abilities = {"tokens"}
+        if schema.PROMPTS in inputs:
+            abilities.add("prompts")
+        if schema.MATRICES in inputs or not spec.aligned:  # a model of one block has nothing to multiply
+            abilities.add("matrices")
+        self.abilities = frozenset(abilities)
         self._warned: set[str] = set()
         layers = (1, 1, spec.depth, spec.dim)
         scale = np.ones(layers, np.float32)
         shift = np.zeros(layers, np.float32)
         self._unmoved = Move(scale, shift)
+        identity = np.eye(spec.dim, dtype=np.float32)
+        self._unmultiplied = np.tile(identity, (1, 1, len(spec.aligned), 1, 1))
+        self._takes_matrices = schema.MATRICES in inputs
         feeds = {
             schema.IMAGES: np.zeros((1, *spec.image_shape), np.float32),
             schema.PROMPTS: np.zeros((1, 0, spec.dim), np.float32),
         }
         feeds |= dict(zip(schema.MOVES, (scale, shift, scale, shift), strict=True))
+        if self._takes_matrices:
+            feeds[schema.MATRICES] = self._unmultiplied
         try:
             weight, bias = self.execute([schema.HEAD_WEIGHT, schema.HEAD_BIAS], feeds)
         except Exception as error:  # whatever a runtime raises
@@ -204,27 +214,38 @@ class GraphEngine:
                 f"the graph of {spec.name} has a fixed number of tokens, so it takes no prompts; use a method that "
                 f"needs none, such as align, or export the original weights with fozo export"
             )
+        if "matrices" not in self.abilities and (knobs.matrices is not None or Tap.PATCH_MOMENTS in taps):
+            raise FozoError(
+                f"the graph of {spec.name} neither multiplies patch tokens nor reports their moments; export the model "
+                f"again with this version of fozo"
+            )
+        widths: dict[Tap, tuple[int, ...]] = {
+            Tap.POOLED: (spec.head_width,),
+            Tap.PATCH_MOMENTS: (len(spec.aligned), spec.dim + 1, spec.dim),
+        }
         found: Taps = {}
         for tap in taps:
-            if tap in (Tap.LOGITS, Tap.POOLED):
-                found[Tap.POOLED] = np.empty((k, count, spec.head_width), dtype=np.float32)
-            else:
-                found[tap] = np.empty((k, count, spec.depth, spec.dim), dtype=np.float32)
+            read = Tap.POOLED if tap is Tap.LOGITS else tap
+            found[read] = np.empty((k, count, *widths.get(read, (spec.depth, spec.dim))), dtype=np.float32)
+        outputs = [tap for tap, values in found.items() if values.size]
         prompts = np.zeros((k, 0, spec.dim)) if knobs.prompts is None else knobs.prompts
+        matrices = self._unmultiplied if knobs.matrices is None else knobs.matrices
         cls, patches = knobs.cls or self._unmoved, knobs.patches or self._unmoved
         moves = np.broadcast_arrays(cls.scale, cls.shift, patches.scale, patches.shift)  # [K or 1, B or 1, L, d]
 
         def call(part: tuple[slice, slice]) -> None:
             candidates, images = part
-            own = candidates if len(moves[0]) > 1 else WHOLE, images if moves[0].shape[1] > 1 else WHOLE
+            own = _rows_of(moves[0], part)
             feeds = {
                 schema.IMAGES: batch.images[images],
                 schema.PROMPTS: np.ascontiguousarray(prompts[candidates], np.float32),
             }
             for name, move in zip(schema.MOVES, moves, strict=True):
                 feeds[name] = np.ascontiguousarray(move[own], np.float32)
-            for values, value in zip(found.values(), self.execute(list(found), feeds), strict=True):
-                values[part] = value
+            if self._takes_matrices:
+                feeds[schema.MATRICES] = np.ascontiguousarray(matrices[_rows_of(matrices, part)], np.float32)
+            for tap, value in zip(outputs, self.execute(outputs, feeds), strict=True):
+                found[tap][part] = value
 
         candidates = min(k, self.chunk)
         images = max(1, self.chunk // candidates)
@@ -239,6 +260,12 @@ class GraphEngine:
             if Tap.POOLED not in taps:
                 del found[Tap.POOLED]
         return found
+
+
+def _rows_of(values: Floats, part: tuple[slice, slice]) -> tuple[slice, slice]:
+    """Where ``[K or 1, B or 1, ...]`` has what some candidates and images need."""
+    candidates, images = part
+    return candidates if len(values) > 1 else WHOLE, images if values.shape[1] > 1 else WHOLE
 
 
 def open_session(path: Path, threads: int) -> Any:  # noqa: ANN401 - ONNX Runtime has no types

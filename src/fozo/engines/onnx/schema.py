@@ -16,7 +16,6 @@ from fozo.io import as_dataclass, open_regular, parse_json
 from fozo.types import Spec
 
 FORMAT = 2  # raised when older engines could not run newer files
-EXPORTED_FORMAT = 1  # of files of ``fozo export``, which older engines run too; adopted graphs have the other
 METADATA = "fozo"  # the key of the model's metadata that holds the JSON
 PRODUCER = "fozo"  # what fozo export calls itself in a file
 
@@ -25,7 +24,9 @@ PROMPTS = "prompts"  # [K, p, d]; an adopted graph has them where its sequence m
 MOVES = ("cls_scale", "cls_shift", "patches_scale", "patches_shift")
 """Each ``[k, b, L, d]``, k either K or 1, b B or 1. In an adopted graph, whose rows are images under candidates, each
 ``[n, L, d]``, n either K * B or 1."""
-INPUTS = (IMAGES, PROMPTS, *MOVES)
+MATRICES = "patch_matrices"
+"""``[k, b, A, d, d]``, in an adopted graph ``[n, A, d, d]``. Files of format 1 and models of one block have none."""
+INPUTS = (IMAGES, PROMPTS, *MOVES, MATRICES)
 HEAD_WEIGHT = "head_weight"  # [h, classes]: the head is applied outside of the graph
 HEAD_BIAS = "head_bias"  # [classes]
 # Far beyond any model; what a file says of itself decides how much memory an engine takes.
@@ -45,9 +46,9 @@ class NoTokensError(FozoError):
     """Why the tokens of a graph of another program were not found."""
 
 
-def write_spec(spec: Spec, weights: str, data: str = "", version: int = EXPORTED_FORMAT) -> str:
+def write_spec(spec: Spec, weights: str, data: str = "") -> str:
     """Spec to metadata, with the digest of the graph that it is of and the name of its data file, if it has one."""
-    return json.dumps({"format": version, "spec": asdict(spec), "weights": weights, "data": data}, sort_keys=True)
+    return json.dumps({"format": FORMAT, "spec": asdict(spec), "weights": weights, "data": data}, sort_keys=True)
 
 
 def read_spec(path: Path, metadata: Mapping[str, str], inputs: Mapping[str, Sequence[object]]) -> Spec:
@@ -98,6 +99,8 @@ def _check(spec: Spec, inputs: Mapping[str, Sequence[object]]) -> None:
     wanted = {IMAGES: spec.image_shape, **dict.fromkeys(MOVES, (spec.depth, spec.dim))}
     if PROMPTS in inputs:
         wanted[PROMPTS] = (spec.dim,)
+    if MATRICES in inputs:
+        wanted[MATRICES] = (len(spec.aligned), spec.dim, spec.dim)
     for name, shape in wanted.items():
         own = list(inputs[name])[-len(shape) :]
         if len(own) != len(shape) or any(type(a) is int and a != b for a, b in zip(own, shape, strict=True)):

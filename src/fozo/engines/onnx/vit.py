@@ -25,8 +25,9 @@ import numpy.typing as npt
 import onnx
 
 from fozo.engines.onnx.graph import Graph
-from fozo.engines.onnx.schema import HEAD_BIAS, HEAD_WEIGHT, IMAGES, MOVES, PROMPTS
+from fozo.engines.onnx.schema import HEAD_BIAS, HEAD_WEIGHT, IMAGES, MATRICES, MOVES, PROMPTS
 from fozo.models.vit import Architecture
+from fozo.types import SAMPLED_TOKENS, Tap, aligned_blocks
 
 OPSET, IR_VERSION = 20, 9  # opset 20 (2023) is the first with Gelu; ONNX Runtime 1.17 and OpenVINO 2024 read it
 Weights = Mapping[str, npt.NDArray[np.float32]]
@@ -40,6 +41,8 @@ class ViTGraph:
         self.patches = architecture.grid[0] * architecture.grid[1]
         self.first_patch = architecture.prefix
         self.tokens = self.first_patch + self.patches
+        self.aligned = aligned_blocks(architecture.depth)
+        self.moments: list[str] = []
         self.taps: dict[str, list[str]] = {"cls": [], "features": [], "patch_mean": [], "patch_variance": []}
 
     def build(self) -> onnx.ModelProto:
@@ -47,6 +50,8 @@ class ViTGraph:
         images = g.input(IMAGES, ["B", a.channels, *a.image_size])
         self.prompts = g.input(PROMPTS, ["K", "p", a.dim])
         self.moves = [g.input(name, ["k", "b", a.depth, a.dim]) for name in MOVES]
+        if self.aligned:
+            self.matrices = g.input(MATRICES, ["k", "b", len(self.aligned), a.dim, a.dim])
         self.candidates, self.batch = g.dimension(self.prompts, 0), g.dimension(images, 0)
         self.extra = g.dimension(self.prompts, 1)
         self.joined = g.op("Add", self.extra, g.ints(self.tokens))  # T + p
@@ -59,6 +64,8 @@ class ViTGraph:
                 mean, variance = self._moments(g.slice(x, self.first_patch, self.tokens, 1))
                 self.taps["patch_mean"].append(mean)
                 self.taps["patch_variance"].append(variance)
+                if i in self.aligned:
+                    self._record_moments(x, i)
                 x = self._move_joined(x, i)
                 normed = self._norm(x, f"blocks.{i}.norm1")
                 self.taps["features"].append(self._token(normed))
@@ -135,11 +142,32 @@ class ViTGraph:
             parts = dict(zip(sizes, g.ops("Split", len(sizes), x, g.shape(*sizes.values()), axis=2), strict=True))
         if "cls" in parts:
             parts["cls"] = g.op("Add", g.op("Mul", parts["cls"], cls_scale), cls_shift)
+        if layer in self.aligned:
+            parts["patches"] = g.op("MatMul", parts["patches"], self._matrix(layer))
         parts["patches"] = g.op("Add", g.op("Mul", parts["patches"], scale), shift)
         if "registers" in parts and not joined:
             # On the way into the first block a move may be the first that differs between candidates.
             parts["registers"] = g.op("Expand", parts["registers"], g.shape(g.dimension(parts["patches"], 0), 1, 1, 1))
         return g.op("Concat", *parts.values(), axis=2) if len(parts) > 1 else parts["patches"]
+
+    def _matrix(self, layer: int) -> str:
+        """The matrices before a block, ``[k, b, d, d]``."""
+        g = self.g
+        row = layer - self.aligned.start
+        return g.op("Squeeze", g.slice(self.matrices, row, row + 1, 2), g.ints(2))
+
+    def _record_moments(self, x: str, layer: int) -> None:
+        """Note mean and covariance of every fourth patch token of ``[K*B, T+p, d]``."""
+        g = self.g
+        start = self.first_patch + layer % SAMPLED_TOKENS % self.patches
+        bounds = (g.ints(start), g.ints(self.tokens), g.ints(1), g.ints(SAMPLED_TOKENS))
+        sampled = g.op("Slice", x, *bounds)
+        count = len(range(start, self.tokens, SAMPLED_TOKENS))
+        mean = self._mean(sampled)
+        centred = g.op("Sub", sampled, mean)
+        share = g.op("Mul", centred, g.weight(f"share_{count}", np.array(1 / count, np.float32)))
+        covariance = g.op("MatMul", g.op("Transpose", centred, perm=[0, 2, 1]), share)
+        self.moments += [mean, covariance]
 
     def _qkv(self, normed: str, block: int, *, first_query_only: bool) -> tuple[str, str, str]:
         """Queries, keys and values; the queries of CLS alone where nothing else is read."""
@@ -183,6 +211,12 @@ class ViTGraph:
             stacked = g.op("Concat", *layers, axis=1)
             by_candidate = g.shape(self.candidates, self.batch, a.depth, a.dim)
             g.output(name, g.op("Reshape", stacked, by_candidate), ["K", "B", a.depth, a.dim])
+        if self.aligned:
+            blocks = len(self.aligned)
+            by_block = g.shape(self.candidates, self.batch, blocks, a.dim + 1, a.dim)
+            rows = g.op("Concat", *self.moments, axis=1)
+            name = Tap.PATCH_MOMENTS.value
+            g.output(name, g.op("Reshape", rows, by_block), ["K", "B", blocks, a.dim + 1, a.dim])
         shape = g.shape(self.candidates, self.batch, a.head_width)
         g.output("pooled", g.op("Reshape", pooled, shape), ["K", "B", a.head_width])
         # The head is applied outside, to features that a method may have shifted first.
