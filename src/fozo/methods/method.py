@@ -211,7 +211,7 @@ class Method(ABC, Generic[C, S]):
         """Refuse a state of the right shapes that no run of this method leads to, with a ``FozoError``."""
 
     def journaled(self, state: S) -> S:
-        """Return what a journal keeps of a state; what is too large for it is as it was at first, and so in a replay."""
+        """Return what a journal keeps of a state; what is too large is as it was at first, there and in a replay."""
         return state
 
     def restart(self, state: S) -> S:

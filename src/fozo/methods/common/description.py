@@ -17,7 +17,13 @@ TOKENS_GAIN = "three times as much"
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """What was found in a model. ``str()`` has all of it, :attr:`sentence` what matters, in one line."""
+    """What was found in a model. ``str()`` has all of it, :attr:`sentence` what matters, in one line.
+
+    Examples:
+        >>> described = fozo.describe_model(model)
+        >>> described.engine, "align" in described.methods, described.reason
+        ('OnnxEngine', True, '')
+    """
 
     spec: Spec
     engine: str
