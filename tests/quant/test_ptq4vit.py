@@ -26,7 +26,7 @@ def rough(engine: fozo.Engine, bits: int = 8) -> Scales:
     rng = np.random.default_rng(3)
     assert isinstance(engine, TorchEngine)
     shapes = step_shapes(engine.vit.architecture)
-    steps = {name: rng.uniform(0.5, 1.5, shape) * 5 / 128 for name, shape in shapes.items()}
+    steps = {name: np.asarray(rng.uniform(0.5, 1.5, shape) * 5 / 128) for name, shape in shapes.items()}
     steps |= {name: np.asarray(2.0**-6) for name in steps if name.endswith("split")}
     return Scales(engine.spec.fingerprint, bits, steps, "rough")
 
@@ -104,9 +104,6 @@ def test_scales_are_kept_and_another_models_are_refused(tmp_path: Path) -> None:
     other = fozo.load_engine(random_vit(SHORT, seed=1))
     with pytest.raises(FozoError, match=r"searched for rough .*not for vit.*fozo quantise"):
         quant.with_scales(other, tmp_path / "scales.safetensors")
-    (tmp_path / "broken.npz").write_bytes((tmp_path / "scales.safetensors").read_bytes()[:300])
-    with pytest.raises(FozoError, match="not a readable fozo file"):
-        Scales.load(tmp_path / "broken.npz")
     steps = dict(engine.scales.steps)
     del steps["head.input"]
     with pytest.raises(FozoError, match=r"head\.input is missing"):

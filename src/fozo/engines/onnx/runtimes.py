@@ -253,7 +253,8 @@ class GraphEngine:
         for first in range(0, count, images):
             for start in range(0, k, candidates):
                 parts.append((slice(start, start + candidates), slice(first, first + images)))
-        self.calls.each(call, parts)
+        if outputs:  # a runtime that is asked for nothing gives everything
+            self.calls.each(call, parts)
         if Tap.LOGITS in taps:
             # Applied to the whole batch, outside of the graph: methods may shift what the head reads, and do so there.
             found[Tap.LOGITS] = self._head(found[Tap.POOLED])
