@@ -238,7 +238,6 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
 
     from fozo.engines.torch_engine import TorchEngine
     from fozo.models.convert import (
-        BLACK_BOX,
         hints_from_name,
         names_by_tag,
         state_from_file,
