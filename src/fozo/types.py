@@ -346,9 +346,9 @@ class Engine(Protocol):
     def abilities(self) -> frozenset[str]:
         """What it can do beyond images to logits.
 
-        ``tokens``: moves and taps of a ViT. ``prompts``: prompts join its tokens. ``torch``: a torch model, whose LayerNorms a copy may change.
-        ``gradient``: gradients flow through it. ``blocks``: it is a :class:`BlockEngine`. ``matrices``: the knob of that
-        name, and the tap of patch moments. A black box has none of them.
+        ``tokens``: moves and taps of a ViT. ``prompts``: prompts may join its tokens. ``matrices``: the knob of that
+        name, and the tap of patch moments. ``torch``: a torch model, whose LayerNorms a copy may change. ``gradient``:
+        gradients flow through it. ``blocks``: it is a :class:`BlockEngine`. A black box has none of them.
         """
 
     @property
