@@ -180,7 +180,7 @@ def random_knobs(a: Architecture, k: int, batch: int, kind: str) -> Knobs:
 
     def matrices(candidates: int, images: int) -> Floats:
         noise = rng.standard_normal((candidates, images, a.depth // 2, a.dim, a.dim)) / a.dim**0.5
-        return np.eye(a.dim) + 0.3 * noise
+        return np.asarray(np.eye(a.dim) + 0.3 * noise)
 
     prompts = rng.standard_normal((k, 2, a.dim))
     return {

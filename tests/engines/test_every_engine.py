@@ -74,7 +74,7 @@ WRONG_MATRICES: dict[str, tuple[Callable[[Floats], Floats], str]] = {
     "ignored": (lambda matrices: np.broadcast_to(np.eye(24), matrices.shape), "a product of the same token"),
     "transposed": (lambda matrices: np.swapaxes(matrices, -1, -2), "a product of the same token"),
     "of another block": (lambda matrices: matrices[:, :, ::-1], "a product of the same token"),
-    "of another image": (lambda matrices: matrices[:, ::-1], "an image's own matrices"),
+    "of another image": (lambda matrices: np.roll(matrices, 1, axis=1), "an image's own matrices"),
     "too large": (lambda matrices: 1.1 * matrices, "multiplying by the identity"),
 }
 
