@@ -43,6 +43,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 LOG = logging.getLogger(__name__)
+AUTHORS_NAMES = {
+    "EXTRAS", "PRESETS", "check_state", "configure", "equaliser", "identity", "init", "inner", "journaled",
+    "last_input", "parameters", "plain", "predict_step", "prepare", "reading", "restart", "resume", "seed", "snapshot",
+    "step", "wrap",
+}  # fmt: skip
 
 C = TypeVar("C", bound="DataclassInstance")  # a frozen config
 S = TypeVar("S", bound=State)
@@ -211,7 +216,7 @@ class Method(ABC, Generic[C, S]):
         """Refuse a state of the right shapes that no run of this method leads to, with a ``FozoError``."""
 
     def journaled(self, state: S) -> S:
-        """Return what a journal keeps of a state; what is too large is as it was at first, there and in a replay."""
+        """Return what a journal keeps of a state; what is too large for it stays as it was at first."""
         return state
 
     def restart(self, state: S) -> S:
@@ -580,6 +585,10 @@ class Method(ABC, Generic[C, S]):
         if name not in cls.PRESETS:
             raise FozoError(f"{cls.info.name} has no preset {name!r}; choose from {', '.join(cls.PRESETS)}")
         return cast("C", with_options(cls.info.name, "", cls.PRESETS[name], options))
+
+    def __dir__(self) -> list[str]:
+        """What a user needs; what an author implements is in docs/methods.md."""
+        return [name for name in super().__dir__() if name not in AUTHORS_NAMES]
 
     def __repr__(self) -> str:
         usual = next(iter(self.PRESETS.values()))

@@ -87,14 +87,15 @@ def test_what_blocks_add_predicts_the_pass_that_showed_it(
 def test_narrow_content_is_given_the_benefit_of_the_doubt(
     engine: fozo.Engine, source: SourceStatistics, clean: CleanTokens
 ) -> None:
-    """The farther the content from calibration's, the less of a covariance is believed to be drift."""
-    slot = clean.mapped(learnt(engine, source, 0.3, 1.0, batches=16))
+    """The farther the content from calibration's, the less of a displaced covariance is believed to be drift."""
+    slot = clean.mapped(learnt(engine, source, 0.3, 1.0))
+    displaced = replace(slot, displacement=np.full_like(slot.displacement, 0.5))
     beliefs = []
-    for factor in (0.0, 1.0, 30.0):
-        content = factor * np.ones_like(slot.content)
-        _, square = clean.patches.target(content)
-        beliefs.append(clean._matrix_belief(replace(slot, content=content), square).max())
-    assert beliefs[0] >= beliefs[1] > beliefs[2] == 0
+    for square in (0.0, 0.2, 1.0):
+        squares = np.full(engine.spec.depth, square)
+        beliefs.append(clean._matrix_belief(displaced, squares).max())
+    assert beliefs[0] > beliefs[1] > beliefs[2] == 0
+    assert not clean._matrix_belief(replace(displaced, measured=0.0), squares).size
 
 
 def test_maps_are_made_again_when_half_as_many_images_have_come(

@@ -20,9 +20,9 @@ class ModelDescription:
     """What was found in a model. ``str()`` has all of it, :attr:`sentence` what matters, in one line.
 
     Examples:
-        >>> described = fozo.describe_model(model)
-        >>> described.engine, "align" in described.methods, described.reason
-        ('OnnxEngine', True, '')
+        >>> found = fozo.describe_model(model)
+        >>> found.abilities, "align" in found.methods, found.reason
+        (('prompts', 'tokens'), True, '')
     """
 
     spec: Spec
