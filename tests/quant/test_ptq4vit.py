@@ -136,18 +136,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
         quant.with_scales(fozo.load_engine(tmp_path / "model.onnx"), rough(plain))
 
 
-@pytest.mark.parametrize("method", fozo.list_methods(without={"gradient", "covariances"}))
-def test_forward_only_methods_adapt_a_quantised_model(method: str) -> None:
-    plain = fozo.load_engine(random_vit(), mean=(0.5,) * 3, std=(0.5,) * 3)
-    engine = quant.with_scales(plain, rough(plain))
-    source = fozo.calibrate(engine, [random_images(16, seed=9)])
-    made = fozo.create(method, engine, source)
-    for seed in range(2):
-        assert np.isfinite(made(random_images(8, seed=seed))).all()
-    with pytest.raises(FozoError, match="collect them again with this model"):
-        fozo.create(method, plain, source)
-
-
 def test_a_head_restricted_to_some_classes_has_the_same_rows() -> None:
     vit = random_vit()
     whole, some = fozo.load_engine(vit), fozo.load_engine(vit, classes=(5, 2))

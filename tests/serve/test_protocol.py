@@ -174,50 +174,6 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=8,
 )
-TENSOR = st.fixed_dictionaries(
-    {},
-    optional={
-        "name": st.just("images") | JSON,
-        "datatype": st.sampled_from(["FP32", "UINT8", "BYTES"]) | JSON,
-        "shape": st.lists(st.integers(-2, 5), max_size=5) | JSON,
-        "data": st.lists(st.integers(-1, 300) | st.floats() | st.text(max_size=4), max_size=6) | JSON,
-        "parameters": st.fixed_dictionaries({}, optional={"binary_data_size": st.integers(-1, 20) | JSON}) | JSON,
-    },
-)
-BODY = st.fixed_dictionaries(
-    {},
-    optional={
-        "id": st.text() | JSON,
-        "inputs": st.lists(TENSOR, max_size=2) | JSON,
-        "parameters": st.dictionaries(
-            st.sampled_from(["sequence_id", "sequence_start", "sequence_end", "binary_data_output", "drift"]), JSON
-        )
-        | JSON,
-        "outputs": st.lists(st.fixed_dictionaries({"name": st.sampled_from(["logits", "labels", "x"])}), max_size=3)
-        | JSON,
-    },
-)
-
-
-@settings(max_examples=300, deadline=None)
-@given(payload=BODY, rest=st.binary(max_size=24), split=st.booleans())
-def test_no_body_breaks_it(payload: dict[str, Any], rest: bytes, split: bool) -> None:
-    """Whatever is sent, it is a request or a refusal; and a request's images are pictures or a refusal."""
-    text = json.dumps(payload).encode()
-    try:
-        read = read_request(text + rest, str(len(text)) if split else None, LIMITS)
-        read.images(SPEC, LIMITS)
-    except FozoError as error:
-        assert "\n" not in str(error)
-    else:
-        assert isinstance(read.camera, str) and len(read.outputs) >= 1
-
-
-@settings(max_examples=200, deadline=None)
-@given(whole=st.binary(max_size=200), length=st.text(max_size=6) | st.none())
-def test_nor_do_bytes(whole: bytes, length: str | None) -> None:
-    with pytest.raises(FozoError):
-        read_request(whole, length, LIMITS)
 
 
 @settings(max_examples=60, deadline=None)

@@ -286,22 +286,6 @@ ODD: dict[str, list[object]] = {
 }
 
 
-def test_odd_metadata_is_one_sentence(exported: Callable[..., Path], tmp_path: Path, runtime: str) -> None:
-    path = tmp_path / "model.onnx"
-    model = onnx.load(exported("plain"))
-    metadata = json.loads(model.metadata_props[0].value)
-    texts = ["", "[]", "5", "{", "[" * 100_000, '{"format": true, "spec": {}}', '{"format": "1", "spec": {}}']
-    texts += ['{"format": 1}', '{"format": 1, "spec": {"name": "half"}}']
-    for name, values in ODD.items():
-        texts += [json.dumps({**metadata, "spec": {**metadata["spec"], name: value}}) for value in values]
-    texts += [json.dumps({**metadata, "data": name}) for name in ("../up", "/etc/passwd", "gone.data")]
-    for text in texts if runtime == "onnxruntime" else texts[::5]:
-        helper.set_model_props(model, {METADATA: text})
-        path.write_bytes(model.SerializeToString())
-        with pytest.raises(FozoError, match=r"damaged metadata|without fozo's prompt inputs|the head of vit is"):
-            fozo.load_engine(path, runtime=runtime, threads=1)
-
-
 @pytest.mark.parametrize(("runtime", "int8"), [("onnxruntime", None), ("onnxruntime", "dynamic"), ("openvino", None)])
 def test_edited_weights_are_another_model(tmp_path: Path, runtime: str, int8: str | None) -> None:
     """Training an exported model leaves its metadata; statistics of the old weights must be refused."""
