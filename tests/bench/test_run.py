@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,10 +30,7 @@ from fozo.engines.load import LoadOptions
 from fozo.engines.ptq4vit import Scales
 from fozo.errors import FozoError
 from fozo.io import read_json
-from fozo.methods import registry
-from fozo.methods.common import info
-from fozo.methods.common.measured import MEASURED, add_measurement
-from fozo.types import Answer, Batch, Floats, Images, Value
+from fozo.types import Answer, Batch, Floats, Value
 from tests.bench.test_executors import timeless
 
 PLAN = StreamPlan(data="clean", kinds=("brightness", "contrast"), severity=3, images=20, batch_size=8)
@@ -253,21 +249,6 @@ def test_states_are_found_whatever_the_name_of_their_run(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == [".a*[b].csv.state-x.npz"]
 
 
-def test_options_reach_the_method(weights: Path, paths: Paths, tmp_path: Path) -> None:
-    resources = opened(paths, tmp_path)
-    options = {"schedule.decay": 0.25, "preset": "paper", "prompts": 2}
-    experiment = make(weights, options=options, seed=7)
-    images, engine = resources.images(PLAN), resources.engine(str(weights))
-    method = resources.method(experiment, engine, images)
-    assert isinstance(method, fozo.FOZO)
-    assert method.config.schedule.decay == 0.25 and method.config.schedule.rate == 0.08
-    assert method.parameters == 2 * 64 and method.seed == 7
-    tent = resources.method(make(weights, "tent"), engine, images)
-    assert tent.config.batch_size == 8
-    with pytest.raises(FozoError, match="did you mean 'fozo'"):
-        resources.inputs(make(weights, "fozzo"), images)
-
-
 class Gray:
     """What a method of another package needs measured: the mean of clean images."""
 
@@ -280,33 +261,6 @@ class Gray:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Gray:
         return cls(float(Path(path).read_text()))
-
-
-def test_a_method_of_another_package_gets_what_it_needs_measured(
-    weights: Path, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
-    measured: list[float] = []
-
-    def measure(engine: fozo.Engine, batches: Iterable[Images]) -> Gray:
-        measured.append(float(np.mean([np.mean(np.asarray(batch)) for batch in batches])))
-        return Gray(measured[-1])
-
-    add_measurement("gray", "the mean of clean images", measure, Gray.load)
-    try:
-        registry.register("gray", passes="1", adapts="-", paper="-", needs={"gray"})(type("G", (fozo.NoAdapt,), {}))
-        given: list[Any] = []
-        monkeypatch.setattr(resources_module, "create", lambda *args, **options: given.append(options["gray"]))
-        experiment = make(weights, "gray")
-        for _ in range(2):
-            resources = opened(paths, tmp_path)
-            images = resources.images(PLAN)
-            assert resources.inputs(experiment, images)["calibrated_on"] == resources.clean(16, images).fingerprint
-            resources.method(experiment, resources.engine(str(weights)), images)
-        assert len(measured) == 1 and [gray.value for gray in given] == measured * 2  # kept, and read again
-        assert "gray" not in fozo.list_methods(without={"gray"})
-    finally:
-        del info.NEEDS["gray"], MEASURED["gray"]
 
 
 def test_passes_may_change_from_batch_to_batch(
