@@ -66,7 +66,7 @@ class Material:
         """``fit``, or ``test`` and ``rest``, which are of the same images."""
         return self.clean if name == "fit" else self.rest
 
-    def domains(self, group: str) -> list[tuple[Domain, npt.NDArray[np.int64]]]:
+    def domains(self, group: str) -> list[tuple[Domain, npt.NDArray[np.integer]]]:
         """The domains of a group, and which of its images are seen in each."""
         if group == "rest":
             return [(("clean", 0), np.arange(len(self.rest)))]

@@ -9,11 +9,11 @@ counts and what a busy machine falsifies least. Nothing about the environment is
 
 ``torch`` is PyTorch in float32; ``float32`` and ``int8`` (dynamic) are files of ``fozo export`` on ONNX Runtime. Models
 have random weights, on which speed does not depend: ViT-B and ViT-Tiny of 224 px, and the shapes of the bundled model,
-whose own files are used on ONNX Runtime. The images are faded, so that the equaliser and the moves are at work, and the
-memory is full: what a stream costs in the long run while it drifts. With ``--clean`` they are as calibrated.
+whose own files are used on ONNX Runtime. The images are faded, so that the equaliser and the moves are at work, and
+their domain is known: what a stream costs in the long run while it drifts. With ``--clean`` they are as calibrated.
 
 Peak memory is that of processes of their own, each after two batches of the largest size. Images, source statistics
-and the full memory are read from files, as in production.
+and the state are read from files, as in production.
 """
 
 import argparse

@@ -203,7 +203,7 @@ def run(name: str, inputs: int, number: int, folder: Path) -> None:
 
 def main() -> None:
     from tests.fuzz_images import READERS
-    from tests.fuzz_readers import source
+    from tests.methods.test_every_method import source
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", type=int, default=1000, help="of each reader")

@@ -158,12 +158,13 @@ def invented_source(contents: Array, statistics: Mapping[str, Array], model: str
     width = statistics["pooled"].shape[1]
     basis = ContentBasis(np.zeros(width), np.eye(width, contents.shape[1]))
     conditioned = {name: statistics[name] for name in fozo.SourceStatistics.CONDITIONED}
+    parts: dict[str, Any] = {name: Moments.of(statistics[name]) for name in fozo.SourceStatistics.PARTS}
     return fozo.SourceStatistics(
         fingerprint=f"fingerprint of {model}",
         content=ContentMoments.of(basis, contents, conditioned),
         model=model,
         inputs=None,
-        **{name: Moments.of(statistics[name]) for name in fozo.SourceStatistics.PARTS},
+        **parts,
     )
 
 
@@ -180,7 +181,8 @@ def random_knobs(a: Architecture, k: int, batch: int, kind: str) -> Knobs:
 
     def matrices(candidates: int, images: int) -> Floats:
         noise = rng.standard_normal((candidates, images, a.depth // 2, a.dim, a.dim)) / a.dim**0.5
-        return np.eye(a.dim) + 0.3 * noise
+        matrices: Floats = np.eye(a.dim) + 0.3 * noise
+        return matrices
 
     prompts = rng.standard_normal((k, 2, a.dim))
     return {

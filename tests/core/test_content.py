@@ -175,12 +175,11 @@ def test_heads_of_one_and_two_classes(classes: int, tmp_path: Path) -> None:
 def test_a_head_of_some_classes_uses_the_basis_of_calibration() -> None:
     """A user who leaves classes out gets the same content vectors for the others, so that W still means the same."""
     vit = random_vit()
-    whole, part = TorchEngine(vit), TorchEngine(vit, classes=SUBSET)
+    whole = TorchEngine(vit)
+    part = TorchEngine(vit, classes=SUBSET)
     source = fozo.calibrate(whole, [random_images(32)])
     vectors = source.content.basis.vectors(whole.head())
     np.testing.assert_allclose(source.content.basis.vectors(part.head()), vectors[SUBSET], atol=1e-12)
-    offsets = vectors[SUBSET] - source.content.mean
-    np.testing.assert_allclose(fozo.Align(part, source).targets.offsets, offsets, atol=1e-12)
 
 
 def test_statistics_of_different_heads_are_not_merged() -> None:

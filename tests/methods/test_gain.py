@@ -104,14 +104,8 @@ def test_it_is_its_equations() -> None:
     for ours, theirs in ((state.mass, slow.n), (state.total, slow.nhat), (state.squares, slow.Q)):
         np.testing.assert_allclose(ours, theirs, atol=1e-2)
     means, counts, variance, prior = method.gaussians(state)
-    for name, sums in (
-        ("n", state.mass),
-        ("nhat", state.total),
-        ("Q", state.squares),
-        ("U", state.first),
-        ("V", state.second),
-    ):
-        setattr(slow, name, sums.tolist())
+    sums = {"n": state.mass, "nhat": state.total, "Q": state.squares, "U": state.first, "V": state.second}
+    vars(slow).update({name: array.tolist() for name, array in sums.items()})
     for ours, theirs in zip((means, counts, variance, np.exp(prior)), slow.gaussians(), strict=True):
         close(ours, np.array(theirs), "Gaussians from the same sums")
 
