@@ -34,7 +34,8 @@ from fozo.io import read_json
 from fozo.methods import registry
 from fozo.methods.common import info
 from fozo.methods.common.measured import MEASURED, add_measurement
-from fozo.types import Answer, Batch, Floats, Images, Value
+from fozo.methods.method import Nothing, Result
+from fozo.types import Batch, Images, Value
 from tests.bench.test_executors import timeless
 
 PLAN = StreamPlan(data="clean", kinds=("brightness", "contrast"), severity=3, images=20, batch_size=8)
@@ -315,9 +316,8 @@ def test_passes_may_change_from_batch_to_batch(
     step = fozo.NoAdapt.step
     passes = iter([2.0, 1.25] * 3)
 
-    def frugal(self: fozo.NoAdapt, batch: Batch) -> Floats | Answer:
-        self.passes_per_image = next(passes)
-        return step(self, batch)
+    def frugal(self: fozo.NoAdapt, state: Nothing, batch: Batch) -> Result[Nothing]:
+        return replace(step(self, state, batch), passes=next(passes))
 
     monkeypatch.setattr(fozo.NoAdapt, "step", frugal)
     run = run_experiment(make(weights, "noadapt"), opened(paths, tmp_path), Store(tmp_path / "runs"))
