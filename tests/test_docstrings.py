@@ -23,6 +23,8 @@ WITHOUT = {
     "fozo.errors.PluginWarning": "its cause is a broken package, which tests/methods/test_registry.py installs",
     "fozo.methods.align.memory.RetrievalConfig": "a field of AlignConfig, whose example sets it",
     "fozo.methods.equalise.EqualiseConfig": "the example of Equalise prints one",
+    "fozo.state.ragged": "the state of many a method has one",
+    "fozo.state.derived": "a cache, which nobody sees",
     "fozo.types.Batch": "what engine.check returns in the example of Engine",
     "fozo.types.Affine": "what engine.head returns in the example of Engine",
     "fozo.data.streams.LabelledBatch": "what a stream gives in the example of Stream",

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 import fozo
 from fozo import export
-from fozo.engines.onnx.schema import INPUTS, MOVES
+from fozo.engines.onnx.schema import INPUTS, MATRICES, MOVES
 from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError
 from fozo.models.convert import names_by_tag
@@ -91,6 +91,7 @@ def test_savings_are_in_the_graph(model: fozo.Engine, tmp_path: Path) -> None:
     def shapes(moves: int) -> dict[str, list[tuple[int, ...]]]:
         feeds = {"images": random_images(2), "prompts": np.zeros((3, 2, 24), np.float32)}
         feeds |= {name: np.ones((moves, 1, 4, 24), np.float32) for name in MOVES}
+        feeds[MATRICES] = np.zeros((1, 1, 0, 24, 24), np.float32)
         found: dict[str, list[tuple[int, ...]]] = {}
         outputs = session.run([node.output[0] for node in products], feeds)
         for node, output in zip(products, outputs, strict=True):
@@ -105,6 +106,25 @@ def test_savings_are_in_the_graph(model: fozo.Engine, tmp_path: Path) -> None:
     assert shared["blocks.3.attn.qkv.weight.0"] == [(6, 1, 24)]  # in the last block, the query of CLS alone ...
     assert shared["blocks.3.attn.qkv.weight.24"] == [(6, 19, 48)]
     assert shared["blocks.3.mlp.fc1.weight"] == [(6, 1, 48)]  # ... and all that follows
+
+
+def test_patches_are_multiplied_only_where_there_are_matrices(model: fozo.Engine, tmp_path: Path) -> None:
+    export(model, tmp_path / "model.onnx")
+    graph = onnx.load(tmp_path / "model.onnx")
+    makers = {node.output[0]: node for node in graph.graph.node}
+    products = []
+    for node in graph.graph.node:
+        right = makers.get(node.input[1]) if node.op_type == "MatMul" else None
+        if right is not None and MATRICES in right.input:
+            products.append(node.output[0])
+            graph.graph.output.append(onnx.helper.make_empty_tensor_value_info(node.output[0]))
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = {"images": random_images(2), "prompts": np.zeros((3, 2, 24), np.float32)}
+    feeds |= {name: np.ones((1, 1, 4, 24), np.float32) for name in MOVES}
+    for blocks, tokens in ((0, 0), (2, 16)):
+        feeds[MATRICES] = np.zeros((1, 1, blocks, 24, 24), np.float32)
+        outputs = session.run(products, feeds)
+        assert [output.size for output in outputs] == [3 * 2 * tokens * 24] * 2
 
 
 @pytest.mark.parametrize("int8", ["dynamic", "static"])

@@ -49,7 +49,7 @@ def adapter(model: Model, source: object, **options: object) -> Align | Equalise
     """Make the recommended method for a model: ``adapter(images)`` adapts to a batch and predicts it.
 
     Examples:
-        >>> adapter = fozo.adapter(model, "camera/clean", passes=1)
+        >>> adapter = fozo.adapter(model, "camera/clean", slots=2)
         >>> logits = adapter(batch)
 
     Args:
@@ -57,9 +57,9 @@ def adapter(model: Model, source: object, **options: object) -> Align | Equalise
             torchvision, a file of weights, an ``.onnx`` file, a folder of transformers', ``timm:NAME``, or any other
             model or function of images, which then has its images equalised and returns what it always returns.
         source: clean images to calibrate on now, in any form that :func:`fozo.calibrate` takes (a ``DataLoader``, a
-            folder, a list of PIL images), or what it gave, or the ``.npz`` file that keeps that.
+            folder, a list of PIL images), or what it gave, or the file that keeps that.
         options: fields of :class:`fozo.LoadOptions` (``mean=0.5``) and of :class:`fozo.methods.align.AlignConfig`
-            (``passes=2``), and ``journal=``; for models that show no tokens of
+            (``slots=2``), and ``journal=``; for models that show no tokens of
             :class:`fozo.methods.equalise.EqualiseConfig`. With ``channels="bgr"`` (or ``"rgb"``) images are frames as
             OpenCV gives them, ``uint8 [height, width, 3]`` of several sizes, and so is what the model gets
             (:class:`fozo.methods.frames.FrameAdapter`).

@@ -53,7 +53,14 @@ DTYPE_NAMES = {np.dtype(code): name for name, code in DTYPES.items()}  # the nam
 
 @dataclass(frozen=True)
 class State:
-    """What adaptation changes. Subclasses are frozen dataclasses; ``__post_init__`` refuses values that no run has."""
+    """What adaptation changes. Subclasses are frozen dataclasses; ``__post_init__`` refuses values that no run has.
+
+    Examples:
+        >>> adapter = fozo.adapter(model, source)
+        >>> before = adapter.state()
+        >>> logits = adapter(batch)
+        >>> adapter.load_state(before)  # as if the batch had not been
+    """
 
 
 S = TypeVar("S", bound=State)

@@ -22,7 +22,7 @@ from fozo.errors import FozoError, ImageWarning
 from fozo.methods.common.info import NEEDS
 from fozo.methods.method import Method, Result
 from fozo.state import Leaf, State, diff, leaves, rebuild, same
-from fozo.types import Answer, Batch, Engine, Floats, Knobs, Move, Spec, Tap
+from fozo.types import Answer, Batch, Engine, Floats, Knobs, Move, Spec, Tap, taps_of
 
 Images = npt.NDArray[np.float32]
 Factory = Callable[[], Method[Any, Any]]
@@ -335,6 +335,7 @@ def check_engine(engine: Engine, tolerance: float = 1e-4) -> None:
     if "tokens" in engine.abilities:
         _check_taps(engine, batch, tolerance)
         _check_knobs(engine, batch, tolerance)
+        _check_matrices(engine, batch, tolerance)
         if "blocks" in engine.abilities:
             assert isinstance(engine, BlockEngine), "it says that it can stop between blocks, and has no walk()"
             walked = engine.walk(batch, lambda layer, moments: None)
@@ -354,8 +355,9 @@ def _close(got: Floats, expected: Floats, tolerance: float, what: str) -> None:
 
 def _check_taps(engine: Engine, batch: Batch, tolerance: float) -> None:
     spec, head = engine.spec, engine.head()
-    everything = engine.run(batch, taps=tuple(Tap))
-    for tap in Tap:
+    taps = taps_of(engine)
+    everything = engine.run(batch, taps=taps)
+    for tap in taps:
         alone = engine.run(batch, taps=(tap,))
         assert list(alone) == [tap], f"asked for {tap.value} alone, it also gives {[t.value for t in alone]}"
         assert np.array_equal(alone[tap], everything[tap]), f"{tap.value} depends on what else is asked for"
@@ -391,7 +393,7 @@ def _check_knobs(engine: Engine, batch: Batch, tolerance: float) -> None:
     first = engine.run(batch, taps=(Tap.PATCH_MEAN,))[Tap.PATCH_MEAN][:, :, 0]
     pairs = {"cls": (Knobs(cls=own), Knobs(cls=part)), "patches": (Knobs(patches=own), Knobs(patches=part))}
     for name, (all_images, second) in pairs.items():
-        moved = engine.run(batch, all_images, tuple(Tap))
+        moved = engine.run(batch, all_images, (Tap.LOGITS, Tap.PATCH_MEAN))
         alone = engine.run(batch.part(slice(1, 2)), second)[Tap.LOGITS]
         _close(alone, moved[Tap.LOGITS][:, 1:2], tolerance, f"an image's own {name} move, alone")
         assert np.allclose(moved[Tap.PATCH_MEAN][:, :, 0], first), "taps are to be read before the move"
@@ -403,3 +405,53 @@ def _check_knobs(engine: Engine, batch: Batch, tolerance: float) -> None:
             engine.run(batch, knobs)
     with refused("another engine's batch"):
         engine.run(list(batch.images))  # type: ignore[arg-type]
+
+
+def _check_matrices(engine: Engine, batch: Batch, tolerance: float) -> None:
+    spec = engine.spec
+    blocks = len(spec.aligned)
+    shape = (1, 1, blocks, spec.dim, spec.dim)
+    identity = np.broadcast_to(np.eye(spec.dim), shape)
+    if "matrices" not in engine.abilities:
+        with refused("matrices that the engine cannot multiply by"):
+            engine.run(batch, Knobs(matrices=identity))
+        with refused("moments that the engine cannot report"):
+            engine.run(batch, taps=(Tap.PATCH_MOMENTS,))
+        return
+    wrong = np.zeros((1, 1, blocks, spec.dim, spec.dim + 1))
+    with refused("matrices of the wrong shape"):
+        engine.run(batch, Knobs(matrices=wrong))
+    taps = (Tap.LOGITS, Tap.PATCH_MOMENTS)
+    plain = engine.run(batch, taps=taps)
+    before = plain[Tap.PATCH_MOMENTS]
+    moments_shape = (1, len(batch), blocks, spec.dim + 1, spec.dim)
+    assert before.shape == moments_shape, f"patch moments are {list(before.shape)}, not {list(moments_shape)}"
+    same = engine.run(batch, Knobs(matrices=identity))
+    _close(same[Tap.LOGITS], plain[Tap.LOGITS], tolerance, "multiplying by the identity")
+    if blocks == 0:
+        return
+    covariance = before[..., 1:, :]
+    symmetric = np.swapaxes(covariance, -1, -2)
+    assert np.allclose(covariance, symmetric, atol=1e-5 * covariance.max()), "covariances are not symmetric"
+    numbers = np.random.Generator(np.random.Philox(10))
+    matrices = identity + 0.3 * numbers.standard_normal((1, len(batch), *shape[2:])) / spec.dim**0.5
+    multiplied = engine.run(batch, Knobs(matrices=matrices), taps)
+    assert np.allclose(multiplied[Tap.PATCH_MOMENTS][:, :, 0], before[:, :, 0]), (
+        "taps are to be read before the product"
+    )
+    one = engine.run(batch.part(slice(1, 2)), Knobs(matrices=matrices[:, 1:2]))[Tap.LOGITS]
+    _close(one, multiplied[Tap.LOGITS][:, 1:2], tolerance, "an image's own matrices, alone")
+    shared = engine.run(batch, Knobs(matrices=matrices[:, :1]))[Tap.LOGITS]
+    repeated = engine.run(batch, Knobs(matrices=np.tile(matrices[:, :1], (2, len(batch), 1, 1, 1))))[Tap.LOGITS]
+    _close(repeated, np.concatenate([shared, shared]), tolerance, "matrices repeated for every candidate and image")
+    # Patches that are all the same stay the same: then a product is a shift that can be computed outside.
+    scale = np.ones((1, len(batch), spec.depth, spec.dim))
+    shift = np.zeros(scale.shape)
+    scale[:, :, 0] = 0
+    shift[:, :, 0] = numbers.standard_normal(spec.dim)
+    product = engine.run(batch, Knobs(patches=Move(scale, shift), matrices=matrices), (Tap.LOGITS, Tap.PATCH_MOMENTS))
+    tokens = product[Tap.PATCH_MOMENTS][:, :, :, 0]
+    scale[:, :, spec.aligned] = 0
+    shift[:, :, spec.aligned] = np.einsum("kbad,kbade->kbae", tokens, matrices)
+    moved = engine.run(batch, Knobs(patches=Move(scale, shift)))[Tap.LOGITS]
+    _close(moved, product[Tap.LOGITS], tolerance, "a product of the same token in every place")

@@ -205,7 +205,7 @@ def test_refusals_say_what_to_do(tmp_path: Path) -> None:
     batch = engine.check(random_images(2))
     for call, sentence in (
         (lambda: engine.run(batch, taps=(Tap.CLS,)), "'cls' cannot be read"),
-        (lambda: engine.run(batch, Knobs(prompts=np.zeros((1, 1, 1)))), "its tokens cannot be moved"),
+        (lambda: engine.run(batch, Knobs(prompts=np.zeros((2, 1, 3)))), "its tokens cannot be moved"),
         (engine.head, "head cannot be read"),
         (lambda: engine.run(list(batch.images)), "another engine's"),  # type: ignore[arg-type]
     ):

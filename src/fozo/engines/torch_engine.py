@@ -418,7 +418,7 @@ class TorchEngine:
         return self._tensor(move.scale), self._tensor(move.shift), moved
 
     def _tensor(self, array: Floats) -> Tensor:
-        return torch.tensor(array, dtype=self.dtype, device=self.device)
+        return torch.as_tensor(array.copy(), dtype=self.dtype, device=self.device)  # torch takes no negative strides
 
 
 def _token_moments(tokens: Tensor) -> TokenMoments:

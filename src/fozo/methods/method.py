@@ -55,7 +55,14 @@ S = TypeVar("S", bound=State)
 
 @dataclass(frozen=True)
 class Result(Generic[S]):
-    """What a step returns."""
+    """What a step returns.
+
+    Examples:
+        >>> method = fozo.Align(model, source)
+        >>> result = method.step(method.state(), method.engine.check(batch))
+        >>> result.logits.shape, result.passes, method.passes_per_image  # the method itself has not changed
+        ((8, 10), 1.0, 1.0)
+    """
 
     logits: Floats | Answer
     """``[B, classes]``, or what a black box returned instead."""

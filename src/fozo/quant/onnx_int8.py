@@ -92,7 +92,7 @@ class _Calibration(quantization.CalibrationDataReader):  # type: ignore[misc]
         shape = (1, 1, spec.depth, spec.dim)
         moves = {name: np.full(shape, name.endswith("scale"), dtype=np.float32) for name in MOVES}
         if spec.aligned:
-            moves[MATRICES] = np.tile(np.eye(spec.dim, dtype=np.float32), (1, 1, len(spec.aligned), 1, 1))
+            moves[MATRICES] = np.zeros((1, 1, 0, spec.dim, spec.dim), np.float32)
         self._feeds = ({IMAGES: np.asarray(images), PROMPTS: prompts, **moves} for images in batches)
 
     def get_next(self) -> dict[str, Float32] | None:

@@ -162,8 +162,7 @@ class GraphEngine:
         scale = np.ones(layers, np.float32)
         shift = np.zeros(layers, np.float32)
         self._unmoved = Move(scale, shift)
-        identity = np.eye(spec.dim, dtype=np.float32)
-        self._unmultiplied = np.tile(identity, (1, 1, len(spec.aligned), 1, 1))
+        self._unmultiplied = np.zeros((1, 1, 0, spec.dim, spec.dim), np.float32)
         self._takes_matrices = schema.MATRICES in inputs
         feeds = {
             schema.IMAGES: np.zeros((1, *spec.image_shape), np.float32),
@@ -253,7 +252,8 @@ class GraphEngine:
         for first in range(0, count, images):
             for start in range(0, k, candidates):
                 parts.append((slice(start, start + candidates), slice(first, first + images)))
-        self.calls.each(call, parts)
+        if outputs:
+            self.calls.each(call, parts)
         if Tap.LOGITS in taps:
             # Applied to the whole batch, outside of the graph: methods may shift what the head reads, and do so there.
             found[Tap.LOGITS] = self._head(found[Tap.POOLED])

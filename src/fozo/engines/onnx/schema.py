@@ -25,7 +25,8 @@ MOVES = ("cls_scale", "cls_shift", "patches_scale", "patches_shift")
 """Each ``[k, b, L, d]``, k either K or 1, b B or 1. In an adopted graph, whose rows are images under candidates, each
 ``[n, L, d]``, n either K * B or 1."""
 MATRICES = "patch_matrices"
-"""``[k, b, A, d, d]``, in an adopted graph ``[n, A, d, d]``. Files of format 1 and models of one block have none."""
+"""``[k, b, A, d, d]``, or ``[k, b, 0, d, d]`` to multiply by none; in an adopted graph ``[n, A or 0, d, d]``. Files of
+format 1 and models of one block lack it."""
 INPUTS = (IMAGES, PROMPTS, *MOVES, MATRICES)
 HEAD_WEIGHT = "head_weight"  # [h, classes]: the head is applied outside of the graph
 HEAD_BIAS = "head_bias"  # [classes]
@@ -100,7 +101,7 @@ def _check(spec: Spec, inputs: Mapping[str, Sequence[object]]) -> None:
     if PROMPTS in inputs:
         wanted[PROMPTS] = (spec.dim,)
     if MATRICES in inputs:
-        wanted[MATRICES] = (len(spec.aligned), spec.dim, spec.dim)
+        wanted[MATRICES] = (spec.dim, spec.dim)
     for name, shape in wanted.items():
         own = list(inputs[name])[-len(shape) :]
         if len(own) != len(shape) or any(type(a) is int and a != b for a, b in zip(own, shape, strict=True)):

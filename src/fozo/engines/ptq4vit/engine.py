@@ -166,7 +166,7 @@ class QuantisedEngine(TorchEngine):
     A model of its own: its fingerprint names the bits and the steps, so source statistics are collected with it.
     """
 
-    abilities = frozenset({"tokens", "prompts", "torch", "blocks"})
+    abilities = frozenset({"tokens", "prompts", "matrices", "torch", "blocks"})
 
     def __init__(self, plain: TorchEngine, scales: Scales) -> None:
         spec = plain.spec

@@ -17,7 +17,13 @@ TOKENS_GAIN = "three times as much"
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """What was found in a model. ``str()`` has all of it, :attr:`sentence` what matters, in one line."""
+    """What was found in a model. ``str()`` has all of it, :attr:`sentence` what matters, in one line.
+
+    Examples:
+        >>> found = fozo.describe_model(model)
+        >>> found.abilities, "align" in found.methods, found.reason
+        (('prompts', 'tokens'), True, '')
+    """
 
     spec: Spec
     engine: str
