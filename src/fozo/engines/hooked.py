@@ -20,11 +20,26 @@ import torch
 from torch import Tensor, nn
 
 from fozo.core.normalisation import check_images
+from fozo.engines.base import EngineBase
 from fozo.engines.blackbox import BlackBatch, black_box, to_numpy
 from fozo.engines.tokens import LEAST_CHANGE, NoTokensError, find_layout
 from fozo.engines.torch_engine import CPU_TOKENS, GPU_TOKENS
 from fozo.errors import FozoError
-from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Move, Spec, Tap, Taps, Threads, engine_repr
+from fozo.types import (
+    NO_KNOBS,
+    Affine,
+    Batch,
+    Floats,
+    ForkSafeLock,
+    Images,
+    Knobs,
+    Move,
+    Spec,
+    Tap,
+    Taps,
+    Threads,
+    taps_of,
+)
 
 TOLERANCE = 1e-4
 """By how much the head's answer may differ from the module's, as a part of the largest logit."""
@@ -72,7 +87,7 @@ class Pass:
             self.taps[tap].append(value)
 
 
-class HookedEngine:
+class HookedEngine(EngineBase):
     """Runs a torch module as it is, and moves and reads its tokens by hooks. :func:`hooked` makes one."""
 
     abilities = frozenset({"tokens"})
@@ -89,11 +104,9 @@ class HookedEngine:
         self.chunk = chunk or max(1, tokens // (prefix + spec.patches))
         self.threads = Threads(torch.get_num_threads())
         self._warned: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         bias = np.zeros(spec.classes, np.float32) if parts.head.bias is None else to_numpy(parts.head.bias)
         self._head = Affine(np.ascontiguousarray(to_numpy(weight).T), bias)
-
-    __repr__ = engine_repr
 
     def head(self) -> Affine:
         return self._head
@@ -343,7 +356,7 @@ def _prove(engine: HookedEngine, image: Floats, logits: Floats) -> None:
     """Raise :class:`NoTokensError` unless the head gives the logits, and moves reach exactly the blocks after them."""
     spec = engine.spec
     batch = engine.check(image)
-    taps = engine.run(batch, taps=tuple(Tap))
+    taps = engine.run(batch, taps=taps_of(engine))
     if not np.abs(taps[Tap.LOGITS][0] - logits).max() <= TOLERANCE * np.abs(logits).max():
         raise NoTokensError("its head does not give its logits")
     numbers = np.random.Generator(np.random.Philox(4))

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from fozo.core.moments import TokenMoments
 from fozo.core.normalisation import check_images
+from fozo.engines.base import EngineBase
 from fozo.engines.blackbox import to_numpy
 from fozo.engines.walk import Visit
 from fozo.errors import FozoError, check_counts
@@ -46,7 +47,6 @@ from fozo.types import (
     Taps,
     Threads,
     aligned_blocks,
-    engine_repr,
 )
 
 TensorMove = tuple[Tensor, Tensor, list[bool]]  # scale, shift, and which layers they change anything in
@@ -301,7 +301,7 @@ def _restricted(vit: ViT, classes: Sequence[int]) -> ViT:
     return smaller.eval().requires_grad_(False)
 
 
-class TorchEngine:
+class TorchEngine(EngineBase):
     """Runs a :class:`ViT` on a CPU or a GPU. Never trains, never touches torch's global state.
 
     But for one thing: forked children compute on one thread, because with more they would hang.
@@ -341,8 +341,6 @@ class TorchEngine:
         self._warned: set[str] = set()
         self._threads = Threads(torch.get_num_threads())
         self._head = TorchHead(to_numpy(vit.head.weight).T, to_numpy(vit.head.bias), vit.head)
-
-    __repr__ = engine_repr
 
     @property
     def threads(self) -> Threads:

@@ -23,7 +23,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Move, Spec, Tap, Taps, engine_repr
+from fozo.engines.base import EngineBase
+from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Move, Spec, Tap, Taps
 
 LOG = logging.getLogger("fozo.serve")
 
@@ -44,7 +45,7 @@ class _Call:
         return self.mergeable and other.mergeable and self.taps == other.taps and same
 
 
-class MergingEngine:
+class MergingEngine(EngineBase):
     """Runs another engine for many threads.
 
     Args:
@@ -62,8 +63,6 @@ class MergingEngine:
         self._lock = threading.Lock()
         self._waiting: list[_Call] = []
         self._callers, self._running = 0, False
-
-    __repr__ = engine_repr
 
     @property
     def spec(self) -> Spec:

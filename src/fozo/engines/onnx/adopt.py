@@ -33,7 +33,7 @@ from fozo.engines.onnx.schema import (
 )
 from fozo.engines.onnx.stream import QUANTISERS, Probe, Stream, find_stream, unfused
 from fozo.engines.tokens import NoTokensError
-from fozo.types import Floats, Knobs, Move, Spec, Tap
+from fozo.types import Floats, Knobs, Move, Spec, Tap, taps_of
 
 LEAST_OPSET = 10  # the first whose Slice takes its bounds as inputs
 LEAST_IR = 4  # the first whose constants need not be inputs
@@ -328,7 +328,7 @@ class Proof:
         """Raise :class:`NoTokensError` where knobs or taps are not those of the original graph."""
         engine = opened(adopted)
         batch = engine.check(self.seen)
-        taps = engine.run(batch, taps=tuple(Tap))
+        taps = engine.run(batch, taps=taps_of(engine))
         self._check_taps(taps)
         for block in {0, self.spec.depth - 1}:
             self._check_move(engine, block)

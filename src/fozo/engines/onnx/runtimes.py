@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -20,10 +21,11 @@ import numpy.typing as npt
 import onnxruntime
 
 from fozo.core.normalisation import check_images
+from fozo.engines.base import EngineBase
 from fozo.engines.onnx import schema
 from fozo.errors import FozoError, check_counts
 from fozo.io.system import usable_cpus
-from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Move, Spec, Tap, Taps, Threads, engine_repr
+from fozo.types import NO_KNOBS, Affine, Batch, Engine, Floats, Images, Knobs, Move, Spec, Tap, Taps, Threads
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -121,7 +123,7 @@ def _filled(rows: Float32, size: int) -> Float32:
     return rows if len(rows) == size else np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
 
 
-class GraphEngine:
+class GraphEngine(EngineBase):
     """An engine over a file written by ``fozo export``: all of it but the runtime itself.
 
     A runtime computes named outputs from named inputs; a subclass brings it. What is here is the rest of the engine's
@@ -133,6 +135,8 @@ class GraphEngine:
     """
 
     device = "cpu"
+    reopen: Callable[[], Engine]
+    """Opens it again, in another process for example; the file is not part of a pickle."""
 
     def __init__(
         self,
@@ -184,7 +188,8 @@ class GraphEngine:
             )
         self._head = Affine(weight, bias)
 
-    __repr__ = engine_repr
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self.reopen, self.spec)
 
     def head(self) -> Affine:
         return self._head
@@ -262,6 +267,22 @@ class GraphEngine:
         return found
 
 
+def _reopened(reopen: Callable[[], Engine], spec: Spec) -> GraphEngine:
+    """Open a file again as it was; another file in its place is refused."""
+    engine = reopen()
+    assert isinstance(engine, GraphEngine)
+    _check_unchanged(spec.name, engine.spec.fingerprint, spec.fingerprint)
+    if engine.spec.subset != spec.subset:
+        engine.adjust(spec.subset)
+    engine.spec = spec
+    return engine
+
+
+def _check_unchanged(name: str, fingerprint: str, pickled: str) -> None:
+    if fingerprint != pickled:
+        raise FozoError(f"the file of {name} has changed since it was pickled ({pickled}, now {fingerprint}); load it")
+
+
 def _rows_of(values: Floats, part: tuple[slice, slice]) -> tuple[slice, slice]:
     """Where ``[K or 1, B or 1, ...]`` has what some candidates and images need."""
     candidates, images = part
@@ -292,6 +313,7 @@ class OnnxEngine(GraphEngine):
         metadata = session.get_modelmeta().custom_metadata_map
         inputs = {value.name: value.shape for value in session.get_inputs()}
         spec = schema.read_spec(file, metadata, inputs)
+        self.reopen = partial(OnnxEngine, file.resolve(), threads=threads, chunk=chunk)
         super().__init__(spec, session.run, inputs, chunk, Threads(thread_count(threads)))
 
 
@@ -339,6 +361,7 @@ class OpenvinoEngine(GraphEngine):
                 # The request's tensors are overwritten by the next call, so what leaves here is a copy.
                 return [request.get_tensor(name).data.copy() for name in outputs]
 
+        self.reopen = partial(OpenvinoEngine, file.resolve(), threads=threads, chunk=chunk)
         super().__init__(
             spec, execute, shapes, chunk, Threads(count), calls=Threads(1)
         )  # every call has its own threads
@@ -390,6 +413,13 @@ class ForeignGraph:
         width = outputs[0].shape[1] if len(outputs) == 1 and len(outputs[0].shape) == 2 else None
         self.classes = width if type(width) is int and "float" in outputs[0].type else 0
         self.fingerprint = f"onnx-{schema.model_fingerprint(self.path)}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "path": self.path.resolve(), "_sessions": {}}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        self.__dict__.update(values)
+        _check_unchanged(self.path.stem, f"onnx-{schema.model_fingerprint(model_path(self.path))}", self.fingerprint)
 
     def _session(self) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
         """Give this process's session: threads do not survive a fork, so a child makes its own."""
