@@ -40,7 +40,7 @@ class FOAConfig:
 
 @register(
     "foa", passes="K, the population (28 or 2)", adapts="prompts", paper="Niu et al., ICML 2024",
-    needs={"source", "tokens"}, draws=True,
+    needs={"source", "tokens", "prompts"}, draws=True,
 )  # fmt: skip
 class FOA(MatchingMethod[FOAConfig]):
     """Prompts found by CMA-ES, and activation shifting.

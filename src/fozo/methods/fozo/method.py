@@ -122,7 +122,8 @@ def token_rms(source: SourceStatistics) -> float:
 
 
 @register(
-    "fozo", passes="2n", adapts="prompts", paper="Wang and Wang, CVPR 2026", needs={"source", "tokens"}, draws=True,
+    "fozo", passes="2n", adapts="prompts", paper="Wang and Wang, CVPR 2026",
+    needs={"source", "tokens", "prompts"}, draws=True,
 )  # fmt: skip
 class FOZO(MatchingMethod[FOZOConfig]):
     """Zeroth-order descent on prompts.
