@@ -146,7 +146,10 @@ def test_a_fixed_number_of_tokens_takes_no_prompts(written: Callable[..., Path])
     assert engine.abilities == {"tokens"}
     source = fozo.calibrate(engine, [images(8)])
     with pytest.raises(FozoError, match="fixed number of tokens"):
-        fozo.FOZO(engine, source)(images())
+        engine.run(engine.check(images()), Knobs(prompts=np.zeros((1, 2, zoo.WIDTH))))
+    with pytest.raises(FozoError, match="no fixed number of tokens, as fozo export writes it"):
+        fozo.FOZO(engine, source)
+    assert not {"fozo", "foa"} & set(fozo.describe_model(engine).methods)
     for method in ("align", "neo", "t3a", "lame", "gain"):
         assert fozo.create(method, engine, source)(images()).shape == (3, zoo.CLASSES)
 
@@ -294,3 +297,16 @@ def test_a_description_says_what_is_given_up(written: Callable[..., Path]) -> No
         module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 2)).eval()
     black = fozo.describe_model(module)
     assert "align" not in black.methods and "equalise" in black.methods and "given up" in str(black)
+
+
+def test_the_commands_say_what_was_found(written: Callable[..., Path], tmp_path: Path) -> None:
+    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "fozo", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    result = run("adopt", written(), "-o", tmp_path / "hers.onnx")
+    assert result.returncode == 0 and "3 blocks of 16 patches, 7 classes; takes prompts" in result.stdout
+    assert "the head reads a class token" in run("model", tmp_path / "hers.onnx").stdout
+    refused = run("adopt", written("timm CaiT"), "-o", tmp_path / "not.onnx")
+    assert refused.returncode == 2 and "stays a black box, because it attends 2 times" in refused.stderr
+    assert not (tmp_path / "not.onnx").exists()
