@@ -34,7 +34,7 @@ from fozo.methods.common.measured import MEASURED
 from fozo.types import Value
 
 DOMAINS = ("gaussian_noise", "fog", "contrast")
-SOURCE = "source.npz"
+SOURCE = "source.safetensors"
 STREAM = "stream.npy"
 LABELS = "labels.npy"
 
@@ -61,7 +61,7 @@ def prepare(a: argparse.Namespace) -> None:
     clean, test = clean_and_test(a.images, a.clean, a.per_domain, a.seed)
     fozo.calibrate(engine, clean_batches(clean, engine.spec, a.batch)).save(a.work / SOURCE)
     for name, measured in MEASURED.items():
-        measured.measure(engine, clean_batches(clean, engine.spec, a.batch)).save(a.work / f"{name}.npz")
+        measured.measure(engine, clean_batches(clean, engine.spec, a.batch)).save(a.work / f"{name}.safetensors")
     source = Corrupting(test, engine.spec.image_size)
     stream = [source.load(Domain(kind, a.severity), i) for kind in DOMAINS for i in range(len(test))]
     np.save(a.work / STREAM, np.stack(stream))
@@ -75,7 +75,7 @@ def run(a: argparse.Namespace) -> Result:
     engine = fozo.load_engine(a.weights)
     needs = fozo.list_methods()[name].needs
     given: dict[str, Any] = {**options, "seed": a.seed, "batch_size": a.batch}
-    given |= {name: MEASURED[name].load(a.work / f"{name}.npz") for name in needs & MEASURED.keys()}
+    given |= {name: MEASURED[name].load(a.work / f"{name}.safetensors") for name in needs & MEASURED.keys()}
     source = fozo.SourceStatistics.load(a.work / SOURCE) if "source" in needs else None
     method = fozo.create(name, engine, source, **given)
     correct = [0] * len(DOMAINS)

@@ -21,10 +21,10 @@ from fozo.core.descriptor import describe
 from fozo.core.noise import Purpose, generator
 from fozo.data.corruptions import KINDS
 from fozo.data.groups import GROUPS, HELD_OUT, TUNING
-from fozo.monitor import CleanImages, DriftDetector
+from fozo.monitor import CleanImages, Drift, DriftDetector
+from fozo.monitor.faults import FaultDetector
 from fozo.monitor.quality import QualityStatistics
 from fozo.monitor.reference import Signatures
-from fozo.monitor.state import FaultDetector
 from fozo.types import Array
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -57,6 +57,18 @@ def false_alarms(clean: CleanImages, rest: Array) -> Iterator[str]:
         yield markdown(["images in a batch", *(f"rate {rate:g}: {BATCHES * rate:g}" for rate in RATES)], rows)
 
 
+class Watched:
+    """A detector, and where it is in a stream."""
+
+    def __init__(self, detector: DriftDetector) -> None:
+        self.detector = detector
+        self.state = detector.init()
+
+    def update(self, features: Array) -> Drift:
+        self.state, drift = self.detector.update(self.state, features)
+        return drift
+
+
 def streams(clean: CleanImages, rest: Array) -> Iterator[str]:
     """Count alarms of the detector as it is used: the batch and the window, on endless clean streams."""
     yield f"## False alarms of the detector on clean streams (rate 1e-4, {BATCHES:,} batches, images in random order)"
@@ -64,7 +76,7 @@ def streams(clean: CleanImages, rest: Array) -> Iterator[str]:
     for size in (1, 4, 16, 64):
         counts = []
         for content in (0.0, 0.25):
-            detector = DriftDetector(clean, content=content)
+            detector = Watched(DriftDetector(clean, content=content))
             alarms = 0
             start = len(rest)
             for batch in range(BATCHES):
@@ -106,7 +118,7 @@ def delays(clean: CleanImages, test: dict[Domain, Array], rest: Array) -> Iterat
             for severity in SEVERITIES:
                 found = []
                 for order in range(5):
-                    detector = DriftDetector(clean)
+                    detector = Watched(DriftDetector(clean))
                     before = drawn(rest, WAIT // size * size, order)
                     after = test[kind, severity][generator(3, Purpose.SHUFFLES, order).permutation(TEST)]
                     for start in range(0, len(before), size):
@@ -137,7 +149,7 @@ def episodes(clean: CleanImages, test: dict[Domain, Array], rest: Array, orders:
         delays = []
         for kind, order in product(KINDS[:12], range(orders)):
             rng = generator(6, Purpose.SHUFFLES, order)
-            detector = DriftDetector(clean)
+            detector = Watched(DriftDetector(clean))
             some = rng.permutation(len(rest))[:96]
             corrupted = test[kind, 3][rng.permutation(TEST)[:64]]
             stream = np.concatenate([rest[some[:48]], corrupted, rest[some[48:]]])
@@ -174,6 +186,7 @@ def faults_and_cost(material: Material) -> Iterator[str]:
     pixels = material.pixels("rest", domain, indices)
     quality = QualityStatistics(spec)
     detector = FaultDetector(spec.image_size)
+    state = detector.init()
     found = []
     seconds = []
     for start in range(0, len(pixels) - BATCH + 1, BATCH):
@@ -181,7 +194,8 @@ def faults_and_cost(material: Material) -> Iterator[str]:
         descriptors = describe(images)
         before = time.process_time()
         quality(images, descriptors)
-        found += detector.update(quality.pixels(images))
+        state, events = detector.update(state, quality.pixels(images))
+        found += events
         seconds.append(time.process_time() - before)
     yield "## Camera faults and cost"
     yield f"In {len(seconds) * BATCH:,} unrelated clean photographs: {len(found)} faults."

@@ -26,7 +26,7 @@ from fozo.data.sets import ImageSet
 from fozo.data.streams import prepare
 from fozo.methods.registry import AnyMethod
 from fozo.monitor.quality import QualityStatistics
-from fozo.monitor.reference import SAMPLE, turns
+from fozo.monitor.reference import SAMPLE, corruption_schedule
 from fozo.types import Array, Floats
 
 CLEAN = 512
@@ -75,7 +75,8 @@ class Material:
             orders = [generator(0, Purpose.SHUFFLES, 1000 + i).permutation(len(self.rest)) for i in range(len(DOMAINS))]
             return [(domain, order[:TEST]) for domain, order in zip(DOMAINS, orders, strict=True)]
         # As calibration does it: every domain sees other images, so that together they have seen all of them.
-        return [(("clean", 0), np.arange(CLEAN)), *(((kind, level), some) for kind, level, some in turns(CLEAN, KINDS))]
+        schedule = corruption_schedule(CLEAN, KINDS)
+        return [(("clean", 0), np.arange(CLEAN)), *(((kind, level), indices) for kind, level, indices in schedule)]
 
     def labels(self, group: str, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return np.array([self.group(group).samples[i].label for i in indices])
@@ -140,7 +141,7 @@ class Material:
         return np.asarray(np.load(path))
 
     def source(self, engine: fozo.Engine) -> fozo.SourceStatistics:
-        path = self.cache / f"{engine.spec.name}-source.npz"
+        path = self.cache / f"{engine.spec.name}-source.safetensors"
         if not path.exists():
             pixels = self.pixels("fit", ("clean", 0), np.arange(CLEAN))
             fozo.calibrate(engine, (engine.spec.normalise(part) for part in np.split(pixels, 16))).save(path)

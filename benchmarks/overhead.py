@@ -28,7 +28,6 @@ import fozo
 from benchmarks.common import in_a_process, mebibytes, random_engine, timed
 from fozo.data import sample
 from fozo.io.system import usable_cpus
-from fozo.methods.align.memory import REPLAN
 from fozo.testing import random_images
 from fozo.types import Engine, Floats
 
@@ -42,7 +41,7 @@ STREAM = 128
 """Different images, which come again and again."""
 FIRST = 32
 GROUP = 8
-"""Images that the memory is filled with, over and over, and how many of them come together."""
+"""Images that Align learns the domain from, and how many of them come together."""
 
 
 def make_engine(folder: Path, model: str, engine: str, threads: int, device: str) -> Engine:
@@ -87,16 +86,10 @@ def pictures(engine: Engine, count: int, seed: int = 0) -> Floats:
 
 
 def adapted(engine: Engine, stream: Floats) -> fozo.Align:
-    """Make Align whose memory is full of images of the stream's domain, without running the model for all of them."""
+    """Make Align that knows the stream's domain."""
     method = fozo.Align(engine, fozo.calibrate(engine, [pictures(engine, 16, seed=1)]))
     for start in range(0, FIRST, GROUP):
         method(stream[start : start + GROUP])
-    state = method.state()
-    capacity = method.config.retrieval.capacity + REPLAN
-    for name in method.variable_length():
-        state[name] = np.resize(state[name], (capacity, *state[name].shape[1:]))
-    state["seen"] = np.array(capacity)
-    method.load_state(state)
     return method
 
 
@@ -130,8 +123,8 @@ def peak(folder: Path, model: str, engine: str, method: str, threads: int) -> No
     if method == "plain":
         call: fozo.NoAdapt | fozo.Align = fozo.NoAdapt(made)
     else:
-        call = fozo.Align(made, fozo.SourceStatistics.load(folder / f"{model}-{engine}.source.npz"))
-        call.restore(folder / f"{model}-{engine}.state.npz")
+        call = fozo.Align(made, fozo.SourceStatistics.load(folder / f"{model}-{engine}.source.safetensors"))
+        call.restore(folder / f"{model}-{engine}.state")
     for _ in range(2):
         call(images)
     print(mebibytes())
@@ -174,8 +167,8 @@ def table(folder: Path, model: str, a: argparse.Namespace) -> None:
                     f"| {kind} | {threads} | {size} | {processor:.3f} | {clock:.3f} | {extra:+.3f} | {rounds} |",
                     flush=True,
                 )
-        align.source.save(folder / f"{model}-{kind}.source.npz")
-        align.save(folder / f"{model}-{kind}.state.npz")
+        align.source.save(folder / f"{model}-{kind}.source.safetensors")
+        align.save(folder / f"{model}-{kind}.state")
     print(flush=True)
     if a.no_memory:
         return
@@ -185,7 +178,7 @@ def table(folder: Path, model: str, a: argparse.Namespace) -> None:
             float(in_a_process("overhead", "--peak", folder, model, kind, method, "--threads", a.threads[0]))
             for method in ("plain", "align")
         )
-        size = (folder / f"{model}-{kind}.state.npz").stat().st_size / 1e6
+        size = (folder / f"{model}-{kind}.state").stat().st_size / 1e6
         print(
             f"{kind}, batches of {max(a.batches)}: peak memory {own / plain_peak:.3f}x ({own:.0f} and "
             f"{plain_peak:.0f} MiB); the full state has {size:.1f} MB",

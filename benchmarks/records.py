@@ -112,7 +112,7 @@ def read_cells(groups: Iterable[Group]) -> list[Cell]:
     for run in (run for group in groups if group.recipe.name == "evidence" for run in group.runs):
         experiment = run.experiment
         rows = streams.setdefault((experiment.model, experiment.column, experiment.stream.images), {})
-        rows.setdefault(experiment.label, {})[experiment.seed] = run
+        rows.setdefault(experiment.title, {})[experiment.seed] = run
     cells = []
     for (model, _, images), rows in streams.items():
         if rows.keys() > {BASE, OURS}:
@@ -138,7 +138,7 @@ def gain_lines(cells: Iterable[Cell], operations: dict[str, str]) -> Iterator[li
     for cell in cells:
         for label, runs in cell.rows.items():
             method = runs[0].experiment.method
-            constants = {"source": "", "preset": "", "constants": {}, **runs[0].experiment.constants()}
+            chosen = {"constants": "", "preset": "", "config": {}, **runs[0].experiment.configuration()}
             ends: list[str] = []
             for domains in (cell.domains, cell.clean):
                 gain, half = cell.gain(label, BASE, domains) if domains else (0.0, 0.0)
@@ -148,8 +148,8 @@ def gain_lines(cells: Iterable[Cell], operations: dict[str, str]) -> Iterator[li
             count = numbers(float(operations[method]) / 1e9)[0] if method in operations else ""
             top = numbers(100 * cell.hits(label, cell.domains).mean())
             yield [
-                *cell[:3], len(cell.domains), cell.images, label, constants["source"], constants["preset"],
-                json.dumps(constants["constants"], sort_keys=True), f"{passes:g}", count,
+                *cell[:3], len(cell.domains), cell.images, label, chosen["constants"] or "", chosen["preset"],
+                json.dumps(chosen["config"], sort_keys=True), f"{passes:g}", count,
                 runs[0].conditions.environment.processor, len(runs), *top, *ends, *numbers(cell.error(label)),
                 cell.recovers(label), cell.collapses(label),
             ]  # fmt: skip

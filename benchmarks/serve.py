@@ -90,7 +90,7 @@ def bundled() -> Subject:
 
 def exported(weights: Path, folder: Path) -> Subject:
     model = folder / "vit.onnx"
-    stats = folder / "vit.npz"
+    stats = folder / "vit.safetensors"
     subprocess.run([sys.executable, "-m", "fozo", "export", str(weights), "-o", str(model)], check=True)
     engine = fozo.load_engine(model)
     fozo.calibrate(engine, [pictures(16, 224, 3, 16 * i) for i in range(8)]).save(stats)

@@ -137,7 +137,7 @@ def main() -> None:
     clear = pictures(512, start=1000)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        reference = Path(folder) / "monitor.npz"
+        reference = Path(folder) / "monitor.safetensors"
         with np.load(sample.IMAGES) as data:
             labels = np.asarray(data["labels"][1000:1100])
         MonitorReference.collect(subject.adapter(), clear[:100], labels, sample=3).save(reference)

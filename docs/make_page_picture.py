@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--all", type=Path)
     pixels, labels = pictures()
     with tempfile.TemporaryDirectory() as work:
-        stats, reference = MODEL.with_suffix(".statistics.safetensors"), Path(work) / "monitor.npz"
+        stats, reference = MODEL.with_suffix(".statistics.safetensors"), Path(work) / "monitor.safetensors"
         adapter = fozo.adapter(MODEL, stats)
         fozo.MonitorReference.collect(adapter, pixels[:CLEAN], labels[:CLEAN], sample=20).save(reference)
         command = [sys.executable, "-m", "fozo", "serve", str(MODEL), "--name", "fashion", "--stats", str(stats)]

@@ -7,7 +7,7 @@ CLEAN_FRAMES is a folder of a few dozen frames of this camera from when all was 
 statistics kept beside them. The shift score says how far a batch looks from them: about 1 for independent clean frames,
 more as the world drifts. It needs no pass of its own, so all of this costs one forward pass a frame.
 
-However the loop ends, by Ctrl-C too, what was adapted is saved (LIVE_FRAMES.state.npz), and the next start goes on with
+However the loop ends, by Ctrl-C too, what was adapted is saved (LIVE_FRAMES.state), and the next start goes on with
 it. One adapter for each camera: two cameras that share one would adapt to each other's weather.
 """
 
@@ -40,7 +40,7 @@ def frames(source: Path) -> Iterator[npt.NDArray[np.uint8]]:
 def main(model: Path, clean: Path, live: Path) -> None:
     """Calibrate once, then adapt batch by batch."""
     engine = fozo.load_engine(model)
-    kept, state = clean.with_name(f"{clean.name}.statistics.safetensors"), live.with_name(f"{live.name}.state.npz")
+    kept, state = clean.with_name(f"{clean.name}.statistics.safetensors"), live.with_name(f"{live.name}.state")
     if not kept.exists():
         fozo.calibrate(engine, clean).save(kept)
     adapter = fozo.adapter(engine, kept)

@@ -52,7 +52,7 @@ def main(clean: str, live: str, name: str = MODEL) -> None:
         print(
             f"{seen} images, shift {adapter.metrics()['shift']:.2f}, {changed} predictions differ from the model's own"
         )
-    adapter.save("adapter.npz")  # adapter.restore("adapter.npz") goes on from here
+    adapter.save("adapter.state")  # adapter.restore("adapter.state") goes on from here
 
 
 if __name__ == "__main__":

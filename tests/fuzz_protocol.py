@@ -49,11 +49,13 @@ ODD_HEADERS = (
     "Inference-Header-Content-Length: 0", "Inference-Header-Content-Length: ٣", "Content-Encoding: gzip",
     "Inference-Header-Content-Length: 99999999999", "Content-Type: image/jpeg", "Content-Type: multipart/form-data",
     "Host: evil.example", "Origin: null", "Sec-Fetch-Site: cross-site", "X-Sequence-Id: \x7f", "Expect: 100-continue",
-    "X-Sequence-Id: " + "y" * 300, "Authorization: Bearer é", "X: " + "z" * 70_000, "Upgrade: websocket", "no colon",
+    "X-Sequence-Id: " + "y" * 300,
+    "X-Sequence-Id: Gerät", "Authorization: Bearer é", "X: " + "z" * 70_000, "Upgrade: websocket", "no colon",
 )  # fmt: skip
 ODD_LINES = (
     f"GET {PATH}", "POST /v2/models/other/infer", f"POST {PATH.replace('infer', 'versions/9/infer')}", f"POST {PATH}/",
     f"POST {PATH}?id=%ff", f"POST {PATH}?sequence_id=a&sequence_id=b", f"POST {PATH}?drift=true&x=1", "POST /v2/../x",
+    f"POST {PATH}?outputs=labels,top_5", f"POST {PATH}?outputs=x", f"POST {PATH}?outputs=", f"POST {PATH}?outputs=,",
     f"DELETE {PATH}", "POST /v2/repository/index", "GET /metrics", "POST *", "\x00\x01", "OPTIONS /events?x",
 )  # fmt: skip
 
@@ -89,7 +91,7 @@ def messages(draw: Any) -> tuple[bytes, bool, bool]:
         parameters |= {"sequence_start": draw(st.booleans()), "binary_data_output": draw(st.booleans())}
         payload = {"id": draw(st.sampled_from(["", "a"])), "parameters": parameters, "inputs": [table]}
         if draw(st.booleans()):
-            payload["outputs"] = [{"name": draw(st.sampled_from(["logits", "labels"])), "parameters": {}}]
+            payload["outputs"] = [{"name": draw(st.sampled_from(["logits", "labels", "top_5"])), "parameters": {}}]
         if binary:
             table["parameters"] = {"binary_data_size": len(tail)}
         else:

@@ -1,20 +1,21 @@
 """The readers that ``python -m tests.fuzz`` tries, and whole files for each to begin with."""
 
 import io
+import itertools
 import json
 import struct
 import zipfile
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import torch
-from fozo.methods.base import Method, Observation
 from safetensors.torch import save_file
 
 import fozo
@@ -26,11 +27,14 @@ from fozo.core.statistics import SourceStatistics
 from fozo.engines.onnx.schema import METADATA
 from fozo.io import encode
 from fozo.methods.eata import Fisher, measure_fisher
+from fozo.methods.pea import Covariances, measure_covariances
+from fozo.methods.registry import AnyMethod
 from fozo.quant import Scales, ptq4vit, with_scales
+from fozo.state import Measured, same
 from tests.bench.invented import invent
 from tests.fuzz import Parts, Reader
-from tests.helpers import random_images, random_vit
-from tests.methods.test_states import OPTIONS
+from tests.helpers import REPO, random_images, random_vit
+from tests.methods.test_every_method import METHODS, create, engine, source
 
 Make = Callable[[Path], Reader]
 READERS: dict[str, Make] = {}
@@ -44,17 +48,6 @@ def reader(make: Make) -> Make:
 
 def joined(parts: Parts) -> bytes:
     return b"".join(parts)
-
-
-@cache
-def engine() -> fozo.Engine:
-    torch.set_num_threads(1)
-    return fozo.load_engine(random_vit(), mean=(0.5,) * 3, std=(0.5,) * 3)
-
-
-@cache
-def source() -> SourceStatistics:
-    return fozo.calibrate(engine(), [random_images(32, seed=100 + i) for i in range(2)])
 
 
 # --- archives of arrays: a part is a name, an array's header as text, and its numbers; or fozo's own header ---
@@ -92,108 +85,125 @@ def archive(save: Callable[[Path], object], read: Callable[[Path], None], path: 
     return Reader(read, [members(path)], zipped, f"copy of {path.name}")
 
 
+# --- states, and what is measured: a part is the JSON about the file, the JSON of its arrays, or their bytes ---
+
+
+def unsealed(path: Path) -> Parts:
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    about = header.pop("__metadata__")["fozo"]
+    return [about.encode(), json.dumps(header).encode(), data[end:]]
+
+
+def sealed(parts: Parts) -> bytes:
+    """Give a file its lengths and its checksum, unless its JSON is none."""
+    about, header, body = (*parts, b"", b"")[:3]
+    with suppress(ValueError, RecursionError):
+        tensors = json.loads(header)
+        text = about.decode("utf-8", "replace")
+        checksum = zlib.crc32(body, zlib.crc32(f"{text} {json.dumps(tensors)}".encode()))
+        header = json.dumps({"__metadata__": {"fozo": text, "crc32": str(checksum)}, **tensors}).encode()
+    return len(header).to_bytes(8, "little") + header + body
+
+
 @reader
 def state(folder: Path) -> Reader:
-    methods: dict[str, Method[Any]] = {}
+    reference = reference_of(create("align"))
+    methods: dict[str, AnyMethod] = {}
     whole = []
-    for name, options in OPTIONS.items():
-        given: dict[str, Any] = {"fisher": measure_fisher(engine(), [random_images(8)])} if name == "eata" else {}
-        method = methods[name] = fozo.create(name, engine(), source(), **options, **given)
+    for name in METHODS:
+        method = methods[name] = create(name)
+        fozo.Monitor(reference, shadow=1.0).watch(method)
         for seed in range(2):
             method(random_images(6, seed=seed))
-        method.save(folder / "state.npz")
-        whole.append(members(folder / "state.npz"))
+        method.save(folder / "camera.state")
+        whole.append(unsealed(folder / "camera.state"))
     images = random_images(6, seed=9)
-    counter = iter(range(10**9))
+    counter = itertools.count()
 
     def read(path: Path) -> None:
         header = path.read_bytes()[:4000]
-        chosen = [name for name in methods if f'"method": "{name}"'.encode() in header]
-        method = methods[chosen[0] if chosen else list(methods)[next(counter) % len(methods)]]
+        chosen = [name for name in methods if f'\\"method\\": \\"{name}\\"'.encode() in header]
+        method = methods[chosen[0] if chosen else METHODS[next(counter) % len(METHODS)]]
         before = method.state()
         try:
             method.restore(path)
         except fozo.FozoError:
-            after = method.state()
-            assert before.keys() == after.keys()
-            assert all(np.array_equal(before[name], after[name]) for name in before), "a refused state changed it"
+            assert same(before, method.state()), "a refused state changed it"
             raise
         try:
             assert np.isfinite(method(images)).all()
+            assert all(map(np.isfinite, method.metrics().values()))
         finally:
             method.load_state(before)
 
-    return Reader(read, whole, zipped, "state.npz")
+    return Reader(read, whole, sealed, "camera.state")
 
 
-@reader
-def statistics(folder: Path) -> Reader:
-    def read(path: Path) -> None:
-        method = fozo.create("align", engine(), SourceStatistics.load(path))
-        assert np.isfinite(method(random_images(4))).all()
-
-    return archive(source().save, read, folder / "stats.npz")
-
-
-@reader
-def fisher(folder: Path) -> Reader:
-    def read(path: Path) -> None:
-        fozo.create("eata", engine(), fisher=Fisher.load(path))(random_images(4))
-
-    return archive(measure_fisher(engine(), [random_images(8)]).save, read, folder / "fisher.npz")
-
-
-@reader
-def scales(folder: Path) -> Reader:
-    def read(path: Path) -> None:
-        quantised = with_scales(engine(), Scales.load(path))
-        quantised.run(quantised.check(random_images(1)))
-
-    return archive(ptq4vit(engine(), random_images(4), metric="l2").scales.save, read, folder / "scales.npz")
-
-
-@cache
-def watched() -> tuple[Method[Any], fozo.MonitorReference]:
-    adapter = fozo.create("align", engine(), source())
+def reference_of(adapter: AnyMethod) -> fozo.MonitorReference:
     shape = adapter.engine.spec.image_shape
     pixels = np.random.default_rng(0).integers(0, 256, (16, *shape[1:], shape[0]), dtype=np.uint8)
-    return adapter, fozo.MonitorReference.collect(adapter, pixels, sample=2)
+    return fozo.MonitorReference.collect(adapter, pixels, sample=2)
+
+
+def use_statistics(path: Path) -> None:
+    method = fozo.create("align", engine(), SourceStatistics.load(path))
+    assert np.isfinite(method(random_images(4))).all()
+
+
+def use_fisher(path: Path) -> None:
+    fozo.create("eata", engine(), fisher=Fisher.load(path))(random_images(4))
+
+
+def use_covariances(path: Path) -> None:
+    fozo.create("pea", engine(), covariances=Covariances.load(path))(random_images(4))
+
+
+def use_scales(path: Path) -> None:
+    quantised = with_scales(engine(), Scales.load(path))
+    quantised.run(quantised.check(random_images(1)))
+
+
+def use_reference(path: Path) -> None:
+    monitor = fozo.Monitor(fozo.MonitorReference.load(path)).watch(create("align"))
+    monitor.adapter(random_images(6, seed=9))
+    assert monitor.sentence
 
 
 @reader
-def monitor_reference(folder: Path) -> Reader:
-    adapter, reference = watched()
+def measured(folder: Path) -> Reader:
+    clean = [random_images(8)]
+    files: dict[str, tuple[Measured, Callable[[Path], None]]] = {
+        "source statistics": (source(), use_statistics),
+        "fisher information": (measure_fisher(engine(), clean), use_fisher),
+        "token covariances": (measure_covariances(engine(), clean), use_covariances),
+        "scales": (ptq4vit(engine(), random_images(4), metric="l2").scales, use_scales),
+        "monitor reference": (reference_of(create("align")), use_reference),
+    }
+    whole = []
+    for content, _ in files.values():
+        content.save(folder / "measured")
+        whole.append(unsealed(folder / "measured"))
+    by_kind = {content.KIND.encode(): use for content, use in files.values()}
+    counter = itertools.count()
 
     def read(path: Path) -> None:
-        monitor = fozo.Monitor(fozo.MonitorReference.load(path)).watch(adapter.clone())
-        monitor.adapter(random_images(6, seed=9))
-        assert monitor.sentence
+        header = path.read_bytes()[:400]
+        uses = [use for kind, use in by_kind.items() if kind in header] or list(by_kind.values())
+        uses[next(counter) % len(uses)](path)
 
-    return archive(reference.save, read, folder / "monitor.npz")
+    return Reader(read, whole, sealed, "copy")
 
 
 @reader
-def monitor_state(folder: Path) -> Reader:
-    adapter, reference = watched()
-    monitor = fozo.Monitor(reference, shadow=1.0).watch(adapter.clone())
-    for seed in range(4):
-        monitor.adapter(random_images(6, seed=seed))
-    images = random_images(6, seed=9)
+def statistics_of_version_02(folder: Path) -> Reader:
+    old = REPO / "tests" / "golden" / "statistics-0.2.npz"
 
     def read(path: Path) -> None:
-        before = monitor.status
-        try:
-            monitor.restore(path)
-        except fozo.FozoError:
-            assert monitor.status is before, "a refused state changed it"
-            raise
-        try:
-            monitor.observe(Observation(adapter.engine.check(images), np.zeros((6, 7), np.float32), None))
-            assert monitor.sentence and all(map(np.isfinite, monitor.metrics().values()))
-        finally:
-            monitor.restore(folder / "memory.npz")
+        assert SourceStatistics.load(path).images > 1
 
-    return archive(monitor.save, read, folder / "memory.npz")
+    return Reader(read, [members(old)], zipped, "stats.npz")
 
 
 def lines(parts: Parts) -> bytes:

@@ -39,16 +39,16 @@ method = "align"
 """
 MODEL, MADE = "{sample}/fashion-float32.onnx", "../prepared"
 BENCH = ("--model", MODEL, "--data", "imagenet={sample}/fashion-mnist.npz", "--threads", "1", "--out", "out")
-ADAPT = ("adapt", MODEL, f"{MADE}/photos", "--stats", f"{MADE}/stats.npz", "--batch-size", "4")
+ADAPT = ("adapt", MODEL, f"{MADE}/photos", "--stats", f"{MADE}/stats.safetensors", "--batch-size", "4")
 CORRUPT = ("corrupt", f"{MADE}/photos", "out", "--kinds", "brightness,contrast,gaussian_noise", "--size", "32")
 EXPORT = ("export", f"{MADE}/vit_tiny_patch8_32.augreg_random.safetensors", "-o", "model.onnx")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "corrupt": (*CORRUPT, "--severity", "1,5", "--workers", "1"),
     "corrupt --workers 2": (*CORRUPT, "--severity", "1-5", "--workers", "2"),
     "adapt": (*ADAPT, "-o", "predictions.csv"),
-    "adapt --resume": (*ADAPT, "--state", "state.npz", "--resume", "-o", "predictions.csv"),
+    "adapt --resume": (*ADAPT, "--state", "camera.state", "--resume", "-o", "predictions.csv"),
     "journal": (*ADAPT, "--method", "fozo", "--option", "journal=journal.log", "-o", "predictions.csv"),
-    "calibrate": ("calibrate", MODEL, f"{MADE}/photos", "--batch-size", "4", "-o", "stats.npz"),
+    "calibrate": ("calibrate", MODEL, f"{MADE}/photos", "--batch-size", "4", "-o", "stats.safetensors"),
     "export": EXPORT,
     "export --int8": (*EXPORT, "--int8", "dynamic"),
     "bench": ("bench", f"{MADE}/mine.toml", *BENCH),
@@ -170,7 +170,7 @@ def prepare(folder: Path) -> None:
             Image.fromarray(pixels).convert("RGB").save(path)
     for name, images, batch in (("mine", 40, 4), ("more", 160, 4), ("single", 88, 1)):
         (folder / f"{name}.toml").write_text(RECIPE.format(images=images, batch=batch))
-    shutil.copy(sample.MODELS["float32"].with_suffix(".statistics.safetensors"), folder / "stats.npz")
+    shutil.copy(sample.MODELS["float32"].with_suffix(".statistics.safetensors"), folder / "stats.safetensors")
     run(("bench", "mine.toml", *BENCH), folder)
 
 

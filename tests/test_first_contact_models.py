@@ -208,7 +208,7 @@ def test_refused_models(kind: str, tmp_path: Path) -> None:
 
 def test_methods_take_models_and_files(tmp_path: Path) -> None:
     """FINDINGS B4: these were raw exceptions."""
-    path = tmp_path / "stats.npz"
+    path = tmp_path / "stats.safetensors"
     fozo.calibrate(fozo.load_engine(random_vit(), **HALF), normalised(pixels(20))).save(path)
     assert fozo.calibrate(written(random_vit(), tmp_path / "model.onnx"), [normalised(pixels(8))]).images == 8
     make: Any = fozo.FOZO

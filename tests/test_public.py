@@ -108,8 +108,8 @@ def test_create_makes_what_the_class_makes(engine: fozo.Engine, source: fozo.Sou
 def test_the_adapter_is_align(engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path) -> None:
     images = random_images(20)
     expected = fozo.Align(engine, source, passes=2)(images)
-    source.save(tmp_path / "source.npz")
-    for statistics in (source, tmp_path / "source.npz"):
+    source.save(tmp_path / "source.safetensors")
+    for statistics in (source, tmp_path / "source.safetensors"):
         adapter = fozo.adapter(engine, statistics, passes=2)
         assert type(adapter) is fozo.Align
         np.testing.assert_array_equal(adapter(images), expected)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import fozo
+from fozo.methods.registry import AnyMethod
 from fozo.public import export
 from tests.helpers import TINY
 
@@ -73,7 +73,7 @@ def test_align_restores_accuracy_on_faded_images(tiny: fozo.Engine, real_images:
     source = fozo.calibrate(tiny, [clean[0]])
     labels = np.concatenate([labels for _, labels in parts])
 
-    def share(method: fozo.Method[Any], contrast: float) -> float:
+    def share(method: AnyMethod, contrast: float) -> float:
         logits = np.concatenate([method(images * np.float32(contrast)) for images, _ in parts])
         return float((logits.argmax(axis=1) == labels).mean())
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fozo.engines.load import LoadOptions, load_engine
     from fozo.errors import FozoError
     from fozo.methods.align import Align
+    from fozo.methods.common.description import ModelDescription, describe_model
     from fozo.methods.common.info import MethodInfo
     from fozo.methods.fozo import FOZO, replay
     from fozo.methods.method import Method, Result
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
-    "FOZO", "Align", "Engine", "FozoError", "Guarded", "Knobs", "LoadOptions", "Method", "MethodInfo", "Monitor",
-    "MonitorReference", "Move", "NoAdapt", "Result", "SourceStatistics", "Spec", "State", "Stream", "Tap", "adapter",
-    "calibrate", "create", "describe", "export", "list_methods", "load_engine", "open_images", "replay",
+    "FOZO", "Align", "Engine", "FozoError", "Guarded", "Knobs", "LoadOptions", "Method", "MethodInfo",
+    "ModelDescription", "Monitor", "MonitorReference", "Move", "NoAdapt", "Result", "SourceStatistics", "Spec", "State",
+    "Stream", "Tap", "adapter", "calibrate", "create", "describe", "describe_model", "export", "list_methods",
+    "load_engine", "open_images", "replay",
 ]  # fmt: skip
 
 _MODULES = {
@@ -36,6 +38,7 @@ _MODULES = {
     "engines.load": ("LoadOptions", "load_engine"),
     "errors": ("FozoError",),
     "methods.align": ("Align",),
+    "methods.common.description": ("ModelDescription", "describe_model"),
     "methods.common.info": ("MethodInfo",),
     "methods.fozo": ("FOZO", "replay"),
     "methods.method": ("Method", "Result"),

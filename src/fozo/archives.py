@@ -47,6 +47,7 @@ def read(path: str | os.PathLike[str], kind: str, advice: str) -> Leaves:
 
 def _source(header: Header, arrays: Arrays) -> Leaves:
     values: Leaves = {"fingerprint": header["fingerprint"], "model": header["model"]}
+    values |= {"patch_moments": None, "noise": None}  # which were not measured
     counts = header["counts"]
     for part in PARTS:
         values[f"{part}.count"] = counts[part]

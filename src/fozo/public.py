@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any, cast, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from fozo.core.content import ContentBasis, ContentMoments, contents
-from fozo.core.descriptor import describe
+from fozo.core.descriptor import describe, haar_noise
 from fozo.core.moments import Moments, log_variance
+from fozo.core.noise import generator
 from fozo.core.normalisation import InputRange, common, name_of
 from fozo.core.statistics import SourceStatistics
+from fozo.core.tokens import PatchMoments, displacement, pooled_moments, transport
 from fozo.data.inputs import batches
 from fozo.data.sets import open_images, open_unlabelled
 from fozo.data.streams import in_order
@@ -29,6 +32,9 @@ from fozo.methods.frames import MAX_SIZES, FrameAdapter, as_stack
 from fozo.types import LOG, Array, Batch, Engine, Floats, Spec, Tap
 
 LOG_SECONDS = 5.0  # between two lines of the log
+GROUP = 8  # images whose patch moments are measured together
+SAMPLED_IMAGES = 40
+SAMPLE_BYTES = 64 << 20
 TAPS = (Tap.LOGITS, Tap.CLS, Tap.FEATURES, Tap.POOLED, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
 INT8 = ("dynamic", "static")
 CALIBRATION_IMAGES = 128
@@ -116,8 +122,8 @@ def calibrate(model: Model, source: object) -> SourceStatistics:
     mixed ones (``itertools.islice(loader, 8)`` takes eight batches).
 
     Examples:
-        >>> fozo.calibrate(model, "camera/clean").save("camera.npz")
-        >>> fozo.SourceStatistics.load("camera.npz").images
+        >>> fozo.calibrate(model, "camera/clean").save("camera.safetensors")
+        >>> fozo.SourceStatistics.load("camera.safetensors").images
         16
 
     Args:
@@ -133,8 +139,10 @@ def calibrate(model: Model, source: object) -> SourceStatistics:
     basis = ContentBasis.of(head)
     vectors = basis.vectors(head)
 
+    sample = PatchSample() if "matrices" in engine.abilities and engine.spec.aligned else None
+
     def measure(batch: Batch) -> SourceStatistics:
-        taps = engine.run(batch, taps=TAPS)
+        taps, patch_moments = _run_in_groups(engine, batch, sample)
         values: dict[str, Array] = {
             tap.value: np.asarray(taps[tap][0], dtype=np.float64)
             for tap in (Tap.CLS, Tap.FEATURES, Tap.POOLED, Tap.PATCH_MEAN)
@@ -147,16 +155,75 @@ def calibrate(model: Model, source: object) -> SourceStatistics:
             content=ContentMoments.of(basis, contents(taps[Tap.LOGITS][0], vectors), conditioned),
             model=engine.spec.name,
             inputs=InputRange.of(batch.images, engine.spec.normalisation),
+            patch_moments=patch_moments,
+            noise=float(haar_noise(batch.images).mean()),
             **{name: Moments.of(value) for name, value in values.items()},
         )
 
-    return _gather(engine, source, measure)
+    statistics = _gather(engine, source, measure)
+    if sample is None or statistics.patch_moments is None:
+        return statistics
+    return replace(statistics, patch_moments=sample.with_displacement(statistics.patch_moments))
+
+
+def _run_in_groups(
+    engine: Engine, batch: Batch, sample: "PatchSample | None"
+) -> tuple[dict[Tap, Floats], PatchMoments | None]:
+    """Run some images at a time, because their patch moments take much memory."""
+    if sample is None:
+        return engine.run(batch, taps=TAPS), None
+    runs = []
+    patch_moments: PatchMoments | None = None
+    for start in range(0, len(batch), GROUP):
+        group = batch.part(slice(start, start + GROUP))
+        taps = engine.run(group, taps=(*TAPS, Tap.PATCH_MOMENTS))
+        moments = taps.pop(Tap.PATCH_MOMENTS)[0]
+        sample.add(moments)
+        mean, covariance = pooled_moments(moments)
+        unknown = np.zeros(len(mean))
+        new = PatchMoments(len(group), mean, covariance.astype(np.float32), unknown)
+        patch_moments = new if patch_moments is None else patch_moments.merge(new)
+        runs.append(taps)
+    return {tap: np.concatenate([taps[tap] for taps in runs], axis=1) for tap in TAPS}, patch_moments
+
+
+class PatchSample:
+    """Patch moments of some images, drawn evenly from all that come: what chance does to groups of them."""
+
+    def __init__(self) -> None:
+        self.images: list[npt.NDArray[np.float32]] = []
+        self.seen = 0
+        self._numbers = generator(0, "patch sample")
+
+    def add(self, moments: Floats) -> None:
+        for image in moments.astype(np.float32):
+            self.seen += 1
+            size = max(2 * GROUP, min(SAMPLED_IMAGES, SAMPLE_BYTES // image.nbytes))
+            if len(self.images) < size:
+                self.images.append(image)
+            elif (place := int(self._numbers.integers(self.seen))) < size:
+                self.images[place] = image
+
+    def with_displacement(self, clean: PatchMoments) -> PatchMoments | None:
+        """Say how far groups of clean images are displaced; nothing is known of fewer than two groups."""
+        groups = [self.images[start : start + GROUP] for start in range(0, len(self.images) - GROUP + 1, GROUP)]
+        if len(groups) < 2:
+            return None
+        roots = clean.roots
+        total = np.zeros(len(roots))
+        for group in groups:
+            _, covariances = pooled_moments(np.stack(group).astype(np.float64))
+            for block, (root, covariance) in enumerate(zip(roots, covariances, strict=True)):
+                total[block] += displacement(transport(root, covariance), covariance)
+        own_share = GROUP / self.seen  # a group is a part of what it is compared with
+        return replace(clean, displacement=GROUP * total / len(groups) / (1 - own_share))
 
 
 def _describe_images(engine: Engine, batch: Batch) -> SourceStatistics:
     spec = engine.spec
     inputs = InputRange.of(batch.images, spec.normalisation)
-    return SourceStatistics.of_images(spec.fingerprint, spec.name, describe(batch.images), inputs)
+    noise = float(haar_noise(batch.images).mean())
+    return SourceStatistics.of_images(spec.fingerprint, spec.name, describe(batch.images), inputs, noise)
 
 
 def _gather(engine: Engine, source: object, measure: Callable[[Batch], SourceStatistics]) -> SourceStatistics:

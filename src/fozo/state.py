@@ -64,11 +64,6 @@ def ragged(of: str, **options: Any) -> Any:
     return dataclass_field(metadata={"rows": of}, **options)
 
 
-def unjournaled(**options: Any) -> Any:
-    """A field that is saved, but left out of journals: it is large, and a replay may begin it again."""
-    return dataclass_field(metadata={"unjournaled": True}, **options)
-
-
 def derived(default: object = None) -> Any:
     """A field that follows from the others (a cache): it travels with the value, and is never written anywhere."""
     return dataclass_field(default=default, compare=False, repr=False, metadata={"derived": True})
@@ -97,17 +92,6 @@ def _leaves_of(value: Any, path: str) -> Iterator[tuple[str, Leaf]]:
             yield from _leaves_of(item, f"{path}.{index}")
     else:
         yield path, value
-
-
-def unjournaled_leaves(state: State, prefix: str = "") -> Iterator[str]:
-    """Paths of the leaves that journals leave out."""
-    for field in fields(state):
-        value = getattr(state, field.name)
-        path = prefix + field.name
-        if "unjournaled" in field.metadata:
-            yield from (name for name, _ in _leaves_of(value, path))
-        elif isinstance(value, State):
-            yield from unjournaled_leaves(value, f"{path}.")
 
 
 def same(one: State, other: State) -> bool:
@@ -331,7 +315,8 @@ def _decode(data: bytes) -> tuple[dict[str, Any], dict[str, AnyArray]]:
     about = json.loads(metadata["fozo"])
     if about["version"] != VERSION:
         raise ValueError(f"it is of version {about['version']!r:.40}")
-    if not (isinstance(about["owner"], dict) and isinstance(about["values"], dict)):
+    kinds = {"kind": str, "owner": dict, "values": dict}
+    if not all(isinstance(about[name], kind) for name, kind in kinds.items()):
         raise ValueError("its header is not one of fozo's")
     return about, {name: _cut(body, entry) for name, entry in header.items()}
 
@@ -408,17 +393,17 @@ def diff(old: State, new: State) -> Changes:
     """Return what is different in ``new``, by path: numbers as they are, arrays as the rows that changed."""
     before = dict(leaves(old))
     after = dict(leaves(new))
-    left_out = set(unjournaled_leaves(new))
     changes: Changes = {}
     for path, leaf in after.items():
         known = before.get(path, ...)
-        if path in left_out or leaf is known:
+        if leaf is known:
             continue
         if not isinstance(leaf, np.ndarray):
             if leaf != known:
                 changes[path] = leaf
         elif not isinstance(known, np.ndarray):
-            changes[path] = _changed_rows(leaf[:0], leaf)
+            nothing = np.zeros((0, *leaf.shape[1:]), leaf.dtype)
+            changes[path] = {"dtype": DTYPE_NAMES[leaf.dtype], **_changed_rows(nothing, leaf)}
         elif not _same_bytes(leaf, known):
             changes[path] = _changed_rows(known, leaf)
     removed = before.keys() - after.keys()  # of a tuple that has become shorter
@@ -433,6 +418,8 @@ def patch(old: S, changes: Changes) -> S:
         if path == REMOVED:
             continue
         known = values.get(path)
+        if isinstance(change, dict) and "dtype" in change:  # an array that was not there before
+            known = np.zeros((0, *change["shape"][1:]), DTYPES[change["dtype"]])
         values[path] = _patched_rows(known, change) if isinstance(known, np.ndarray) else change
     return rebuild(old, values)
 
@@ -480,5 +467,5 @@ def _patched_rows(old: AnyArray, change: Changes) -> AnyArray:
 
 __all__ = [
     "Changes", "Leaf", "Measured", "State", "check_owner", "derived", "diff", "leaves", "load", "patch", "ragged",
-    "read_state", "rebuild", "same", "save", "seal", "unjournaled",
+    "read_state", "rebuild", "same", "save", "seal",
 ]  # fmt: skip

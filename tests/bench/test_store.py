@@ -1,6 +1,7 @@
 """The store: which runs belong together, which are stale, and that nothing is joined by its label."""
 
 import json
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,25 @@ def test_rows_that_differ_in_severity_alone_are_told_apart(tmp_path: Path) -> No
     other, group = sorted(collect(tmp_path), key=lambda group: group.setting, reverse=True)
     assert {run.experiment.stream.severity for run in group.runs} == {3, 5}
     assert [run.experiment.stream.severity for run in other.runs] == [4, 4]
+
+
+def test_a_run_that_two_columns_share_stands_in_both(tmp_path: Path) -> None:
+    """The columns differ in the number of images alone, and a command gave all of them one."""
+    plans = {"few": StreamPlan(kinds=("fog",), images=32), "many": StreamPlan(kinds=("fog",), images=64)}
+    rows = [Experiment("NoAdapt", "noadapt", {}, plan, column) for column, plan in plans.items()]
+    rows.append(Experiment("Align", "align", {}, plans["few"], "few"))
+    invent(tmp_path, Recipe("mine", "Mine", tuple(rows)), batches=2)  # 64 images
+    shown = {tuple((run.experiment.title, run.experiment.column) for run in group.runs) for group in collect(tmp_path)}
+    assert shown == {(("NoAdapt", "many"),), (("NoAdapt", "few"), ("Align", "few"))}
+
+
+def test_two_folders_of_one_hash_are_one_run(tmp_path: Path) -> None:
+    """As commands that ran beside each other leave them, joined."""
+    store = invent(tmp_path, RECIPE, batches=2)
+    (folder,) = store.folder.glob("plain-*")
+    shutil.copytree(folder, folder.with_name(folder.name.replace("plain", "by-another-name")))
+    (group,) = collect(tmp_path)
+    assert [run.experiment.label for run in group.runs] == ["plain", "ours"] and store.stale() == []
 
 
 def test_a_quantised_row_is_told_from_a_plain_one(tmp_path: Path) -> None:

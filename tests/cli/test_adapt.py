@@ -18,16 +18,18 @@ from fozo.data.sets.folder import imagenet_wnids, open_unlabelled
 from fozo.errors import FozoError, ImageWarning
 from fozo.io import encode
 from fozo.methods import eata
+from fozo.methods.align.method import AlignState
+from fozo.methods.method import Result
 from fozo.methods.registry import AnyMethod, create
 from fozo.models.convert import names_by_tag
-from fozo.types import Batch, Floats
+from fozo.types import Batch
 from tests.cli.conftest import Call
 from tests.helpers import random_vit
 
 
 @pytest.fixture
 def stats(call: Call, weights: Path, photos: Path, tmp_path: Path) -> Path:
-    path = tmp_path / "stats.npz"
+    path = tmp_path / "stats.safetensors"
     code, said, _ = call("calibrate", weights, photos / "class0", "-o", path)
     assert code == 0 and "over 10 images" in said
     return path
@@ -42,7 +44,7 @@ def adapt(call: Call, weights: Path, photos: Path, tmp_path: Path) -> Call:
 def test_own_images_are_blended_into_mixed_statistics(
     call: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path
 ) -> None:
-    own, blended = tmp_path / "own.npz", tmp_path / "blended.npz"
+    own, blended = tmp_path / "own.safetensors", tmp_path / "blended.safetensors"
     assert call("calibrate", weights, photos / "class1", "-o", own)[0] == 0
     code, said, _ = call("calibrate", weights, photos / "class1", "--blend", stats, "-o", blended)
     assert code == 0 and "10 images of its own, blended into those of 10 mixed ones" in said
@@ -146,13 +148,14 @@ def test_weights_under_another_name(call: Call, weights: Path, photos: Path, tmp
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """Press Ctrl-C in the batch after ``after`` of them."""
-    step, done = fozo.Align.step, list[int]()
+    step = fozo.Align.step
+    done = list[int]()
 
-    def impatient(self: fozo.Align, batch: Batch) -> Floats:
+    def impatient(self: fozo.Align, state: AlignState, batch: Batch) -> Result[AlignState]:
         if len(done) == after:
             raise KeyboardInterrupt
         done.append(len(batch))
-        return step(self, batch)
+        return step(self, state, batch)
 
     monkeypatch.setattr(fozo.Align, "step", impatient)
 
@@ -171,11 +174,23 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(
     for folder in (whole, cut):
         folder.mkdir()
         assert call("adapt", weights, photos / "class0", "--stats", stats, "-o", folder / "first.csv",
-                    "--state", folder / "state.npz")[0] == 0  # fmt: skip
+                    "--state", folder / "camera.state")[0] == 0  # fmt: skip
     said = {}
     for folder in (whole, cut):
         monkeypatch.chdir(folder)
-        command = ("adapt", weights, photos, "--stats", stats, "--batch-size", 8, "-o", "p.csv", "--state", "state.npz")
+        command = (
+            "adapt",
+            weights,
+            photos,
+            "--stats",
+            stats,
+            "--batch-size",
+            8,
+            "-o",
+            "p.csv",
+            "--state",
+            "camera.state",
+        )
         if folder == cut:
             for after in (3, 2, 0):
                 with monkeypatch.context() as patch:
@@ -189,13 +204,13 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(
         said[folder] = call(*command, "--resume")
         assert said[folder][0] == 0 and litter(folder) == []
     assert said[whole] == said[cut]
-    for name in ("p.csv", "p.csv.log", "state.npz"):
+    for name in ("p.csv", "p.csv.log", "camera.state"):
         assert (whole / name).read_bytes() == (cut / name).read_bytes(), name
-    before = (cut / "state.npz").read_bytes()
-    (cut / ".p.csv.state-000008.npz").touch()  # killed just before its last checkpoint would have been removed
+    before = (cut / "camera.state").read_bytes()
+    (cut / ".p.csv.state-000008.safetensors").touch()  # killed just before its last checkpoint would have been removed
     assert call(*command, "--resume") == said[cut]  # nothing is left to do
-    assert (cut / "state.npz").read_bytes() == before and litter(cut) == []
-    assert call(*command)[0] == 0 and (cut / "state.npz").read_bytes() != before  # seen once more
+    assert (cut / "camera.state").read_bytes() == before and litter(cut) == []
+    assert call(*command)[0] == 0 and (cut / "camera.state").read_bytes() != before  # seen once more
     assert (cut / "p.csv").read_bytes() != (whole / "p.csv").read_bytes()
 
 
@@ -352,10 +367,10 @@ def test_bad_input_is_one_sentence_and_code_2(
         (("adapt", weights, photos, "--stats", stats, "--preset", "mine"), "no preset 'mine'"),
         (("adapt", weights, photos, "--method", "noadapt", "--passes", 4), "no option 'passes'"),
         (("adapt", weights, photos, "--stats", stats, "-o", tmp_path / "no" / "file.csv"), "folder that exists"),
-        (("adapt", weights, photos, "--stats", tmp_path / "none.npz"), "there is no file"),
+        (("adapt", weights, photos, "--stats", tmp_path / "none.safetensors"), "there is no file"),
         (("calibrate", weights, weights.parent), "holds no images"),
         (("calibrate", weights, photos, "--runtime", "openvino"), "runtime"),
-        (("calibrate", weights, photos, "--blend", tmp_path / "none.npz"), "there is no file"),
+        (("calibrate", weights, photos, "--blend", tmp_path / "none.safetensors"), "there is no file"),
     ):  # fmt: skip
         code, _, errors = call(*arguments)
         assert code == 2 and len(errors.splitlines()) == 1 and sentence in errors, (arguments, errors)

@@ -58,7 +58,7 @@ def test_every_option_has_a_help_and_titles_hold_whatever_options_say() -> None:
 def test_threads_are_pytorchs_too(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
     before = torch.get_num_threads()
     try:
-        command = ("calibrate", weights, photos, "-o", tmp_path / "stats.npz")
+        command = ("calibrate", weights, photos, "-o", tmp_path / "stats.safetensors")
         assert call(*command, "--threads", 2)[0] == 0 and torch.get_num_threads() == 2
         code, _, errors = call(*command, "--threads", 0)
         assert code == 2 and "threads is 0; give a whole number from 1 up" in errors
@@ -134,7 +134,7 @@ def test_tab_completes_commands_options_and_methods(call: Call, monkeypatch: pyt
 
 
 def test_scales_for_calibrate_and_adapt(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
-    scales, stats, out = (tmp_path / name for name in ("scales.npz", "stats.npz", "predictions.csv"))
+    scales, stats, out = (tmp_path / name for name in ("scales.safetensors", "stats.safetensors", "predictions.csv"))
     code, said, errors = call(
         "quantise", weights, photos, "--bits", 6, "--count", 4, "--metric", "l2", "-o", scales
     )  # fmt: skip
@@ -143,7 +143,7 @@ def test_scales_for_calibrate_and_adapt(call: Call, weights: Path, photos: Path,
     assert call("adapt", weights, photos, "--scales", scales, "--stats", stats, "-o", out)[0] == 0
     code, _, errors = call("adapt", weights, photos, "--stats", stats, "-o", out)
     assert code == 2 and "collect them again" in errors  # statistics of the quantised model are not the plain one's
-    code, _, errors = call("quantise", weights, photos, "-o", tmp_path / "no" / "scales.npz")
+    code, _, errors = call("quantise", weights, photos, "-o", tmp_path / "no" / "scales.safetensors")
     assert code == 2 and ": there is no folder" in errors
     code, _, errors = call("quantise", weights, photos, "--count", 0, "-o", scales)
     assert code == 2 and "count is 0" in errors

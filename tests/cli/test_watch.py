@@ -50,7 +50,7 @@ def camera(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(folder / f"{number:03}.png")
     engine = fozo.load_engine(MODEL, threads=1)
-    fozo.calibrate(engine, [engine.spec.normalise(prepared(images, order[:72]))]).save(root / "stats.npz")
+    fozo.calibrate(engine, [engine.spec.normalise(prepared(images, order[:72]))]).save(root / "stats.safetensors")
     return root
 
 
@@ -61,8 +61,8 @@ def few_corrupted_images(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_camera_is_watched_and_its_drift_is_reported(call: Call, camera: Path, tmp_path: Path) -> None:
-    reference, events = tmp_path / "monitor.npz", tmp_path / "events.jsonl"
-    given = ("watch", MODEL, camera / "live", "--stats", camera / "stats.npz")
+    reference, events = tmp_path / "monitor.safetensors", tmp_path / "events.jsonl"
+    given = ("watch", MODEL, camera / "live", "--stats", camera / "stats.safetensors")
     arguments = (*given, "--reference", reference, "--events", events)
     code, _, error = call(*arguments)
     assert code == 2 and "there is no monitor reference" in error and not events.exists()
@@ -90,23 +90,33 @@ def test_a_camera_that_is_watched_again_goes_on_where_it_was(call: Call, camera:
         folder = tmp_path / ("first" if number < 32 else "second")
         folder.mkdir(exist_ok=True)
         shutil.copy2(frame, folder)
-    given = ("--stats", camera / "stats.npz", "--reference", tmp_path / "monitor.npz", "--clean", camera / "clean")
+    given = (
+        "--stats",
+        camera / "stats.safetensors",
+        "--reference",
+        tmp_path / "monitor.safetensors",
+        "--clean",
+        camera / "clean",
+    )
     code, whole, error = call("watch", MODEL, camera / "live", *given)
     assert code == 0, error
-    state = tmp_path / "state.npz"
+    state = tmp_path / "state"
     for name in ("first", "second"):
         code, said, error = call("watch", MODEL, tmp_path / name, *given, "--state", state)
         assert code == 0, error
     assert said.splitlines()[-1] == whole.splitlines()[-1] and said.splitlines()[-1].startswith("48 images")
-    (tmp_path / "state.npz.monitor").write_bytes(b"")
+    assert not list(tmp_path.glob("state?*"))  # one file keeps both
+    code, _, error = call("watch", MODEL, tmp_path / "second", *given, "--state", state, "--guard")
+    assert code == 2 and "saved with method='align', but this run has 'guarded'" in error
+    state.write_bytes(state.read_bytes()[:-1])
     code, _, error = call("watch", MODEL, tmp_path / "second", *given, "--state", state)
-    assert code == 2 and "state.npz.monitor" in error
+    assert code == 2 and str(state) in error
 
 
 def test_calibration_makes_the_reference_too_and_thumbnails_are_optional(
     call: Call, camera: Path, tmp_path: Path
 ) -> None:
-    stats, monitor, events = tmp_path / "stats.npz", tmp_path / "monitor.npz", tmp_path / "events.jsonl"
+    stats, monitor, events = tmp_path / "stats.safetensors", tmp_path / "monitor.safetensors", tmp_path / "events.jsonl"
     clean = shutil.copytree(camera / "clean", tmp_path / "clean")
     damaged = min(clean.rglob("*.png"))
     damaged.write_bytes(damaged.read_bytes()[:60])
@@ -195,7 +205,7 @@ def test_a_video_is_read_in_its_own_time(tmp_path: Path) -> None:
 def test_a_video_is_calibrated_on_and_watched_in_its_own_time(call: Call, camera: Path, tmp_path: Path) -> None:
     """24 clean frames in 12 seconds, then 24 of low contrast; dates were of 1970."""
     cv2 = pytest.importorskip("cv2")
-    path, stats, monitor = tmp_path / "camera.mp4", tmp_path / "stats.npz", tmp_path / "monitor.npz"
+    path, stats, monitor = tmp_path / "camera.mp4", tmp_path / "stats.safetensors", tmp_path / "monitor.safetensors"
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), 2, (112, 112))
     for image in sorted((camera / "live").iterdir()):
         writer.write(cv2.resize(cv2.imread(str(image)), (112, 112), interpolation=cv2.INTER_CUBIC))
@@ -257,7 +267,7 @@ def test_folders_are_ranked_by_their_distance_from_clean_images(call: Call, came
     _, best, worst = said.splitlines()
     assert code == 0 and re.fullmatch(r"0\.[0-2]\d .*fine \(24 images\): like clean images", best), said + error
     assert re.fullmatch(r"[1-9]\.\d+ .*flat \(24 images\): .*contrast -\d+ %.*; clean the lens.*", worst), worst
-    reference, stats = tmp_path / "monitor.npz", ("--stats", camera / "stats.npz")
+    reference, stats = tmp_path / "monitor.safetensors", ("--stats", camera / "stats.safetensors")
     made = ("--reference", reference, "--clean", camera / "clean")
     code, _, error = call("watch", MODEL, camera / "live", *stats, *made)
     assert code == 0, error
@@ -281,7 +291,7 @@ def test_an_h264_video_is_calibrated_on_and_watched_by_one_command(call: Call, c
     pytest.importorskip("cv2")
     if not shutil.which("ffmpeg"):
         pytest.skip("ffmpeg is not installed: it makes the video")
-    video, stats, monitor = (tmp_path / name for name in ("camera.mp4", "stats.npz", "monitor.npz"))
+    video, stats, monitor = (tmp_path / name for name in ("camera.mp4", "stats.safetensors", "monitor.safetensors"))
     frames_of = ("-framerate", "2", "-pattern_type", "glob", "-i", str(camera / "live" / "*.png"))
     encoded = ("-vf", "scale=112:112:flags=bicubic,format=yuv420p", "-c:v", "libx264", "-loglevel", "error")
     made = subprocess.run(["ffmpeg", *frames_of, *encoded, str(video)], capture_output=True, text=True)

@@ -162,8 +162,8 @@ def test_heads_of_one_and_two_classes(classes: int, tmp_path: Path) -> None:
     engine = fozo.load_engine(random_vit(replace(SMALL, classes=classes)))
     source = fozo.calibrate(engine, [random_images(16, seed=1), random_images(16, seed=2)])
     assert source.content.basis.directions.shape == (SMALL.dim, classes - 1)
-    source.save(tmp_path / "stats.npz")
-    loaded = SourceStatistics.load(tmp_path / "stats.npz")
+    source.save(tmp_path / "stats.safetensors")
+    loaded = SourceStatistics.load(tmp_path / "stats.safetensors")
     assert loaded.content.products.shape == (classes - 1, classes - 1)
     method = fozo.Align(engine, loaded)
     for seed in range(3):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import fozo
 from fozo.core.normalisation import ABSURD_PIXELS, NOISE_VALUE, USUAL_PIXELS, check_images
 from fozo.errors import FozoError, ImageWarning
-from fozo.testing import same
+from fozo.state import same
 from tests.helpers import random_images, random_vit
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}

@@ -192,7 +192,7 @@ def test_a_journal_follows_resets_restores_failures_and_restarts(name: str, tmp_
     method.reset()
     fresh = method.clone()
     fresh.replay(path)
-    assert not diff(fresh.state(), method.state())
+    assert not diff(fresh.state(), method.journaled(method.state()))
     method.restore(tmp_path / "state")  # of a batch that the journal has gone back from
     with pytest.raises(fozo.FozoError, match="holds 0 batches"):
         method(random_images(4, seed=1))
@@ -202,7 +202,7 @@ def test_a_journal_follows_resets_restores_failures_and_restarts(name: str, tmp_
     with pytest.raises(fozo.FozoError):
         method(np.full((2, *method.engine.spec.image_shape), np.nan, np.float32))
     fresh.replay(path)
-    assert not diff(fresh.state(), state)
+    assert not diff(fresh.state(), method.journaled(state))
     method(random_images(4, seed=2))
     method.close()
     fresh.replay(path, batches=1)
@@ -210,7 +210,7 @@ def test_a_journal_follows_resets_restores_failures_and_restarts(name: str, tmp_
     fresh(random_images(4, seed=2))
     other = method.clone()
     other.replay(path)
-    assert not diff(other.state(), fresh.state())
+    assert not diff(other.state(), fresh.journaled(fresh.state()))
 
 
 def test_a_journal_follows_a_state_that_was_loaded(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_journal_follows_a_state_that_was_loaded(tmp_path: Path) -> None:
             method(random_images(4, seed=2))
         other = method.clone()
         other.replay(path)
-        assert not diff(other.state(), method.state())
+        assert not diff(other.state(), method.journaled(method.state()))
         path.unlink()
 
 
@@ -238,9 +238,10 @@ def test_a_journal_of_the_last_version_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "path", "value"),
     [
-        ("align", "memory.variance", -1.0), ("fozo", "spsa.schedule.epsilon", 0.0), ("foa", "search.sigma", -1.0),
+        ("align", "slots.0.images", -1.0), ("equalise", "memory.variance", -1.0),
+        ("fozo", "spsa.schedule.epsilon", 0.0), ("foa", "search.sigma", -1.0),
         ("foa", "search.lengths", 0.0), ("t3a", "labels", 7), ("t3a", "labels", -1), ("gain", "mass", -1.0),
-        ("tent", "norms", 1e35), ("deyo", "index", -1),
+        ("tent", "norms", 1e35), ("deyo", "batches", -1),
     ],
 )  # fmt: skip
 def test_a_state_that_means_nothing_is_refused(tmp_path: Path, name: str, path: str, value: float) -> None:
@@ -256,17 +257,16 @@ def test_a_state_that_means_nothing_is_refused(tmp_path: Path, name: str, path: 
     assert same(method.state(), before)
 
 
-def _unchecked(state: State, values: dict[str, Any], prefix: str = "") -> Any:
-    """A state of any values, however wrong."""
-    forged = copy.copy(state)
-    for field in fields(state):
-        path = prefix + field.name
-        value = getattr(state, field.name)
-        object.__setattr__(
-            forged,
-            field.name,
-            _unchecked(value, values, f"{path}.") if isinstance(value, State) else values.get(path, value),
-        )
+def _unchecked(value: Any, values: dict[str, Any], path: str = "") -> Any:
+    """The same state with other values, however wrong."""
+    if isinstance(value, tuple):
+        return tuple(_unchecked(item, values, f"{path}.{index}") for index, item in enumerate(value))
+    if not isinstance(value, State):
+        return values.get(path, value)
+    forged = copy.copy(value)
+    for field in fields(value):
+        inner_path = f"{path}.{field.name}".removeprefix(".")
+        object.__setattr__(forged, field.name, _unchecked(getattr(value, field.name), values, inner_path))
     return forged
 
 

@@ -55,7 +55,7 @@ def test_what_no_gradients_are_is_one_clear_error(tmp_path: Path) -> None:
 
 
 def test_a_file_of_the_last_release_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "fisher.npz"
+    path = tmp_path / "fisher.safetensors"
     information = fisher()
     header = {"kind": Fisher.KIND, "version": 1, "fingerprint": information.fingerprint, "model": "golden"}
     save_arrays(path, header, {"values": information.values})

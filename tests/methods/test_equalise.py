@@ -77,7 +77,7 @@ def test_contrast_is_given_back_and_clean_images_are_left_alone(
     assert seen[-1] is faint
     broken = faint.copy()
     broken[3] = 900.0  # too bright to be described, but accepted where no mean is known
-    with pytest.warns(Warning, match="no usual normalisation"):
+    with pytest.warns(Warning, match="prepared in another way"):
         method(broken)
     assert method.metrics()["skipped"] == 1 and np.array_equal(seen[-1][3], broken[3])
 
@@ -153,12 +153,12 @@ def test_the_adapter_of_anything_is_equalise(source: SourceStatistics, tmp_path:
     engine = fozo.load_engine(module)
     assert isinstance(engine, BlackBoxEngine) and isinstance(fozo.load_engine(classify), BlackBoxEngine)
     statistics = calibrate(engine, [scenes(16)])
-    statistics.save(tmp_path / "source.npz")
-    adapter = fozo.adapter(engine, tmp_path / "source.npz", strength=0.5)
+    statistics.save(tmp_path / "source.safetensors")
+    adapter = fozo.adapter(engine, tmp_path / "source.safetensors", strength=0.5)
     assert type(adapter) is Equalise and adapter.config.strength == 0.5
     assert adapter(torch.from_numpy(scenes(2))).shape == (2, 5)
     with pytest.raises(fozo.FozoError, match=r"size of the images of .* is not known yet; give image_size="):
-        fozo.adapter(module, tmp_path / "source.npz")
+        fozo.adapter(module, tmp_path / "source.safetensors")
     with pytest.raises(fozo.FozoError, match="align needs the tokens"):
         fozo.Align(engine, statistics)
     with pytest.raises(fozo.FozoError, match="strength is 2"):

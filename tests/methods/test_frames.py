@@ -9,8 +9,10 @@ from PIL import Image
 
 import fozo
 from fozo.methods.frames import FrameAdapter, picture
+from fozo.state import same
 
-HAZE, LIGHT = 0.25, 120
+HAZE = 0.25
+LIGHT = 120
 
 
 def scenes(count: int, height: int = 48, width: int = 64, seed: int = 0) -> np.ndarray:
@@ -150,8 +152,7 @@ def test_a_detector_that_fails_leaves_the_memory_as_it_was() -> None:
     adapter.detector = lambda frame: 1 / 0
     with pytest.raises(ZeroDivisionError):
         adapter(hazy(scenes(1, seed=3))[0])
-    after = adapter.adapters[48, 64].state()
-    assert all(np.array_equal(before[name], after[name]) for name in before)
+    assert same(adapter.adapters[48, 64].state(), before)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """GAIN has no public program, so no trace: its equations, written a second time one number at a time, judge it."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fozo.methods.gain import GAIN
+from fozo.methods.gain import GAIN, GAINState
 from fozo.types import Tap
 from tests.helpers import run
 from tests.methods.rival_traces import close, engine, pixels
@@ -16,10 +17,16 @@ class Slow:
     """The equations in plain Python: no array is wider than a number. ``lambda`` is found by trying 10,001 of them."""
 
     def __init__(self, weight: Any, kappa: float = 3.0, floor: float = 1e-6) -> None:
-        self.c, self.k0, self.floor = [[float(x) for x in row] for row in weight], kappa, floor
-        self.K, self.D = len(self.c), len(self.c[0])
-        self.n, self.nhat, self.Q = ([0.0] * self.K for _ in range(3))
-        self.U, self.V = ([[0.0] * self.D for _ in range(self.K)] for _ in range(2))
+        self.c = [[float(x) for x in row] for row in weight]
+        self.k0 = kappa
+        self.floor = floor
+        self.K = len(self.c)
+        self.D = len(self.c[0])
+        self.n = [0.0] * self.K
+        self.nhat = [0.0] * self.K
+        self.Q = [0.0] * self.K
+        self.U = [[0.0] * self.D for _ in range(self.K)]
+        self.V = [[0.0] * self.D for _ in range(self.K)]
         self.first = True
 
     def gaussians(self) -> tuple[list[list[float]], list[float], list[float], list[float]]:
@@ -78,58 +85,63 @@ class Slow:
 def test_it_is_its_equations() -> None:
     """On the golden model and stream, with features scaled so that qhat is not certain and strengths lie inside."""
     method = GAIN(engine(), preset="raw")
-    method.prototypes = method.prototypes * 0.1
-    slow = Slow(method.prototypes)
+    method._prototypes = method._prototypes * 0.1
+    slow = Slow(method._prototypes)
+    state = method.init()
     inside = 0
     for start in range(0, 30, 6):
         taps = run(engine(), pixels("stream")[start : start + 6])
-        features, logits = taps[Tap.POOLED][0] * 0.3, taps[Tap.LOGITS][0].astype(np.float64)
+        features = taps[Tap.POOLED][0] * 0.3
+        logits = taps[Tap.LOGITS][0].astype(np.float64)
         s = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
         expected, strengths = slow.step(features.tolist(), s.tolist())
-        method.engine = _Fixed(features, logits)  # type: ignore[assignment]
-        got = np.exp(method.step(None))  # type: ignore[arg-type]
-        np.testing.assert_allclose(got, expected, atol=2e-4)  # the slow lambda is one of 10,001
-        assert method.metrics()["strength"] == pytest.approx(np.mean(strengths), abs=2e-4)
+        result = step(method, state, features, logits)
+        state = result.state
+        np.testing.assert_allclose(np.exp(result.logits), expected, atol=2e-4)  # the slow lambda is one of 10,001
+        assert result.metrics["strength"] == pytest.approx(np.mean(strengths), abs=2e-4)
         inside += sum(0.001 < strength < 0.999 for strength in strengths)
     assert inside >= 5
-    for name, theirs in (("mass", slow.n), ("total", slow.nhat), ("squares", slow.Q)):
-        np.testing.assert_allclose(getattr(method, name), theirs, atol=1e-2)
-    means, counts, variance, prior = method.gaussians()
-    slow.n, slow.nhat, slow.Q = method.mass.tolist(), method.total.tolist(), method.squares.tolist()
-    slow.U, slow.V = method.first.tolist(), method.second.tolist()
-    for own, other in zip((means, counts, variance, np.exp(prior)), slow.gaussians(), strict=True):
-        close(own, np.array(other), "Gaussians from the same sums")
+    for ours, theirs in ((state.mass, slow.n), (state.total, slow.nhat), (state.squares, slow.Q)):
+        np.testing.assert_allclose(ours, theirs, atol=1e-2)
+    means, counts, variance, prior = method.gaussians(state)
+    for name, sums in (
+        ("n", state.mass),
+        ("nhat", state.total),
+        ("Q", state.squares),
+        ("U", state.first),
+        ("V", state.second),
+    ):
+        setattr(slow, name, sums.tolist())
+    for ours, theirs in zip((means, counts, variance, np.exp(prior)), slow.gaussians(), strict=True):
+        close(ours, np.array(theirs), "Gaussians from the same sums")
 
 
-class _Fixed:
-    """An engine whose features and logits are given."""
-
-    def __init__(self, features: Any, logits: Any) -> None:
-        self.taps = {Tap.POOLED: features[None], Tap.LOGITS: logits[None]}
-
-    def run(self, batch: object, taps: object = None) -> Any:
-        return self.taps
+def step(method: GAIN, state: GAINState, features: Any, logits: Any) -> Any:
+    """A step on an engine whose features and logits are given."""
+    taps = {Tap.POOLED: features[None], Tap.LOGITS: logits[None]}
+    method.engine = SimpleNamespace(run=lambda batch, **asked: taps)  # type: ignore[assignment]
+    return method.step(state, None)  # type: ignore[arg-type]
 
 
 def test_unit_length_is_of_features_and_weight_rows() -> None:
     """Scaling features or head changes nothing then, and without it does."""
-    images = pixels("stream")[:24]
-    unit, raw = GAIN(engine()), GAIN(engine(), preset="raw")
-    close(np.linalg.norm(unit.prototypes, axis=1), np.ones(10), "lengths of the weight rows")
-    taps = run(engine(), images)
-    features, logits = taps[Tap.POOLED][0], taps[Tap.LOGITS][0]
-    for method, equal in ((unit, True), (raw, False)):
-        found = []
+    taps = run(engine(), pixels("stream")[:24])
+    features = taps[Tap.POOLED][0]
+    logits = taps[Tap.LOGITS][0]
+    unit = GAIN(engine())
+    close(np.linalg.norm(unit._prototypes, axis=1), np.ones(10), "lengths of the weight rows")
+    for method, equal in ((unit, True), (GAIN(engine(), preset="raw"), False)):
+        outputs = []
         for scale in (1.0, 3.0):
-            method.reset()
-            method.engine = _Fixed(scale * features, logits)  # type: ignore[assignment]
-            found.append([method.step(None) for _ in range(2)][1])  # type: ignore[arg-type]
-        assert np.allclose(found[0], found[1], atol=1e-9) == equal
+            first = step(method, method.init(), scale * features, logits)
+            outputs.append(step(method, first.state, scale * features, logits).logits)
+        assert np.allclose(outputs[0], outputs[1], atol=1e-9) == equal
 
 
 def test_the_strength_is_none_where_the_evaluator_sides_with_the_source() -> None:
     """qbar = s: no tilt towards qhat gains anything; qbar = qhat: all of it is."""
-    s, qhat = np.array([[0.7, 0.2, 0.1]]), np.array([[0.1, 0.3, 0.6]])
+    s = np.array([[0.7, 0.2, 0.1]])
+    qhat = np.array([[0.1, 0.3, 0.6]])
     xi = np.log(qhat / s)
     for qbar, expected in ((s, 0.0), (qhat, 1.0), ([[0.9, 0.1, 0.0]], 0.0), ([[0.0, 0.0, 1.0]], 1.0)):
         goal = (np.asarray(qbar) * xi).sum(axis=1)

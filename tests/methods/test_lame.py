@@ -4,31 +4,8 @@ import numpy as np
 import pytest
 
 import fozo
-from fozo.methods.lame import LAME, LAMEConfig, adjust
-from fozo.types import Tap
-from tests.helpers import run
-from tests.methods.rival_traces import close, engine, load, pixels, replay
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("lame_foa_knn", {}),
-        ("lame_official_rbf", {"preset": "official"}),
-        ("lame_official_knn", {"symmetric": False}),
-        ("lame_official_linear", {"affinity": "linear", "symmetric": False}),
-    ],
-)
-def test_replays_the_authors_trace(name: str, options: dict[str, Any]) -> None:
-    trace = load(name)
-    method = LAME(engine(), None, **options)
-    for t, _ in replay(trace, method):
-        size = int(trace["batch_size"][t])
-        taps = run(engine(), trace.batch(t))
-        kernel = method.affinity(taps[Tap.POOLED][0].astype(np.float64))
-        close(kernel, trace["kernel"][t][:size, :size], f"kernel of batch {t}")
-        steps = adjust(taps[Tap.LOGITS][0].astype(np.float64), kernel, method.config)[1]
-        assert steps == trace["n_iter"][t]
+from fozo.methods.lame import LAMEConfig, adjust
+from tests.methods.rival_traces import engine, pixels
 
 
 @pytest.mark.parametrize("options", [{}, {"preset": "official"}, {"affinity": "linear"}])

@@ -45,12 +45,12 @@ def test_the_normalisation_of_the_model_does_not_matter(name: str) -> None:
 def test_levels_are_stretched_by_channel_and_flat_channels_left() -> None:
     faint = pictures(100, 130)
     faint[:, 2] = 77
-    found = read_by("autolevels", faint)
+    stretched = read_by("autolevels", faint)
     for channel in (0, 1):
         low, high = np.quantile(faint[:, channel], (0.01, 0.99))
         wanted = (faint[:, channel] - low) / (high - low) * 255
-        assert np.abs(found[:, channel] - wanted.clip(0, 255)).max() < 15  # two levels of 30, stretched
-    np.testing.assert_allclose(found[:, 2], 77, atol=1e-3)
+        assert np.abs(stretched[:, channel] - wanted.clip(0, 255)).max() < 15  # two levels of 30, stretched
+    np.testing.assert_allclose(stretched[:, 2], 77, atol=1e-3)
 
 
 def test_histograms_of_luminance_become_flat_and_chroma_stays() -> None:
@@ -81,7 +81,7 @@ def test_an_unknown_range_is_refused_unless_clean_images_show_it() -> None:
     engine = black_box(lambda images: images, name="plain")
     with pytest.raises(fozo.FozoError, match="clahe needs the range of pixels: give the mean= and std= of plain"):
         Clahe(engine)
-    clean = pictures().astype(np.float32) / 255
+    clean = np.repeat(pictures()[:, :1], 3, axis=1).astype(np.float32) / 255  # black and white in every channel
     assert Clahe(engine, fozo.calibrate(engine, [clean, clean]))(clean).std() > clean.std()
 
 
@@ -94,6 +94,7 @@ def test_bad_options_are_refused(name: str, options: dict[str, Any]) -> None:
 def test_it_stands_before_another_method_and_shows_what_the_model_read() -> None:
     engine = black_box(lambda images: images.mean((2, 3)), mean=0, std=1)
     inner = fozo.NoAdapt(engine)
-    both, faint = AutoLevels.around(inner), pictures(100, 130)
+    both = AutoLevels.around(inner)
+    faint = pictures(100, 130)
     assert np.ptp(both(faint)) > 2 * np.ptp(inner(faint))
     assert both.last_input is not None and np.ptp(both.last_input) == pytest.approx(1)

@@ -8,6 +8,7 @@ import pytest
 from torch import nn
 
 import fozo
+from fozo.engines.hooked import HookedEngine
 from fozo.errors import FozoError
 from tests.models.helpers import assert_equal_logits, images, shake
 
@@ -72,14 +73,14 @@ def test_dinov2_at_another_size_equals_transformers_own_interpolation() -> None:
     assert_equal_logits(model, fozo.load_engine(model, image_size=48), images(2, 3, 48, 48))
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: hf_model("Dinov2", use_swiglu_ffn=True), "not a plain ViT|blocks"),
-        (lambda: hf_model("ViT").vit, "tokens of ViTModel are not known"),
-        (lambda: hf_model("Beit"), r"tokens of BeitForImageClassification are not known.*use it as a black box"),
-    ],
-)
-def test_other_transformers_models_are_refused(make: Callable[[], nn.Module], message: str) -> None:
-    with pytest.raises(FozoError, match=message):
-        fozo.load_engine(make())
+@pytest.mark.parametrize("make", [lambda: hf_model("Dinov2", use_swiglu_ffn=True), lambda: hf_model("Beit")])
+def test_other_transformers_models_run_by_hooks(make: Callable[[], nn.Module]) -> None:
+    model = make()
+    engine = fozo.load_engine(model)
+    assert isinstance(engine, HookedEngine)
+    assert_equal_logits(model, engine, images())
+
+
+def test_a_transformers_model_without_a_head_is_refused() -> None:
+    with pytest.raises(FozoError, match=r"tokens of ViTModel are not known.*use it as a black box"):
+        fozo.load_engine(hf_model("ViT").get_submodule("vit"))

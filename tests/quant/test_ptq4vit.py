@@ -9,13 +9,13 @@ import torch
 
 import fozo
 from fozo import FOZO, quant
-from fozo.engines.ptq4vit import Array, Scales
+from fozo.engines.ptq4vit import Scales
 from fozo.engines.ptq4vit.engine import after_gelu, after_softmax, step_shapes, uniform
 from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError
 from fozo.models.vit import ViT
 from fozo.quant.search import Operands, best
-from fozo.types import Tap
+from fozo.types import Array, Tap
 from tests.helpers import KNOBS, SMALL, VARIANTS, Golden, naive, random_images, random_knobs, random_vit, run
 
 SHORT = replace(SMALL, depth=1, dim=12, heads=2, hidden=16)
@@ -96,15 +96,15 @@ def test_grids() -> None:
 def test_scales_are_kept_and_another_models_are_refused(tmp_path: Path) -> None:
     plain = fozo.load_engine(random_vit(SHORT))
     engine = quant.with_scales(plain, rough(plain))
-    engine.scales.save(tmp_path / "scales.npz")
-    again = quant.with_scales(plain, tmp_path / "scales.npz")
+    engine.scales.save(tmp_path / "scales.safetensors")
+    again = quant.with_scales(plain, tmp_path / "scales.safetensors")
     assert again.spec == engine.spec and again.spec.fingerprint.startswith(f"{plain.spec.fingerprint}-ptq4vit8-")
     images = random_images(2, architecture=SHORT)
     np.testing.assert_array_equal(run(again, images)[Tap.LOGITS], run(engine, images)[Tap.LOGITS])
     other = fozo.load_engine(random_vit(SHORT, seed=1))
     with pytest.raises(FozoError, match=r"searched for rough .*not for vit.*fozo quantise"):
-        quant.with_scales(other, tmp_path / "scales.npz")
-    (tmp_path / "broken.npz").write_bytes((tmp_path / "scales.npz").read_bytes()[:300])
+        quant.with_scales(other, tmp_path / "scales.safetensors")
+    (tmp_path / "broken.npz").write_bytes((tmp_path / "scales.safetensors").read_bytes()[:300])
     with pytest.raises(FozoError, match="not a readable fozo file"):
         Scales.load(tmp_path / "broken.npz")
     steps = dict(engine.scales.steps)

@@ -141,7 +141,7 @@ def quick_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A monitor's reference of the bundled model, from few images."""
-    path = tmp_path_factory.mktemp("serve") / "monitor.npz"
+    path = tmp_path_factory.mktemp("serve") / "monitor.safetensors"
     with np.load(sample.IMAGES) as data:
         labels = np.asarray(data["labels"][1000:1100])
     MonitorReference.collect(fozo.adapter(MODEL, STATS, threads=2), frames(100, 1000), labels, sample=3).save(path)

@@ -1,7 +1,7 @@
 """Cameras come and go, servers too: memories stay, in order, and separate."""
 
 import itertools
-import json
+import os
 import random
 import re
 import socket
@@ -20,10 +20,12 @@ import pytest
 
 import fozo
 from fozo.serve.app import InferenceServer
+from fozo.serve.cameras import Past
 from fozo.serve.config import ServeConfig
 from fozo.serve.limits import Refused
 from fozo.serve.protocol import InferRequest
-from fozo.serve.store import CameraFolder, CameraInUse, folder_name
+from fozo.serve.store import STATE_FILE, CameraFolder, CameraInUse, folder_name
+from fozo.state import read_state
 from tests.serve.conftest import NAME, Counting, config, foggy, frames, running, until
 from tests.serve.test_server import ask, jpeg, new_adapter
 
@@ -69,9 +71,10 @@ def close(found: Array, expected: object) -> None:
 
 
 def header(state: Path, camera: str) -> dict[str, Any]:
-    (path,) = state.glob(f"*/{folder_name(camera)}/camera.json")
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    """What a camera's file says of it."""
+    (path,) = state.glob(f"*/{folder_name(camera)}/{STATE_FILE}")
+    owner, values = read_state(path, kind="camera")
+    return {"id": owner["camera"], "images": values["past.images"]}
 
 
 def test_requests_of_a_camera_keep_their_order(tmp_path: Path) -> None:
@@ -130,7 +133,7 @@ def test_hostile_names_stay_in_the_folder(tmp_path: Path) -> None:
     (model,) = (each for each in state.iterdir() if each.is_dir())
     folders = [each for each in model.iterdir() if each.is_dir()]
     assert len(folders) == len(names) and all(re.fullmatch(r"[\w-]+", each.name, re.ASCII) for each in folders)
-    assert {json.loads((each / "camera.json").read_text())["id"] for each in folders} == set(names)
+    assert {read_state(each / STATE_FILE, kind="camera")[0]["camera"] for each in folders} == set(names)
 
 
 def test_a_damaged_state_is_set_aside(tmp_path: Path) -> None:
@@ -138,13 +141,13 @@ def test_a_damaged_state_is_set_aside(tmp_path: Path) -> None:
     with pool(config(tmp_path)) as submit:
         first = logits(submit(frames(4)))
         logits(submit(foggy(frames(8))))
-    (path,) = tmp_path.glob(f"*/{folder_name('cam')}/adapter-*.npz")
+    (path,) = tmp_path.glob(f"*/{folder_name('cam')}/{STATE_FILE}")
     path.write_bytes(path.read_bytes()[:-100])
     with pool(config(tmp_path)) as submit:
         close(logits(submit(frames(4))), first)
     assert header(tmp_path, "cam")["images"] == 4
     (aside,) = tmp_path.glob(f"*/{folder_name('cam')}.*.refused")
-    assert (aside / path.name).exists() and (aside / "camera.json").exists()
+    assert [kept.name for kept in aside.iterdir()] == [path.name]
 
 
 def test_one_server_for_a_state(tmp_path: Path) -> None:
@@ -199,14 +202,14 @@ def test_the_camera_that_was_idle_for_longest_leaves_the_memory(tmp_path: Path) 
             logits(submit(frames(1), name))
             until(lambda: not line.queued)
         assert line.cameras == 2 and header(tmp_path, "b")["images"] == 1
-        assert len(list(tmp_path.rglob("camera.json"))) == 1  # only a camera that leaves was saved
+        assert len(list(tmp_path.rglob(STATE_FILE))) == 1  # only a camera that leaves was saved
 
 
 def test_a_camera_is_saved_every_few_images_and_stays_while_it_is_used(tmp_path: Path) -> None:
     with pool(config(tmp_path, save_every=4, idle=1000.0)) as submit:
         line = submit.args[0].pool
         logits(submit(frames(4)))
-        until(lambda: list(tmp_path.rglob("camera.json")))
+        until(lambda: list(tmp_path.rglob(STATE_FILE)))
         sweeps = iter([False, True])  # one look for idle cameras, now
         line._stop, stop = SimpleNamespace(wait=lambda seconds: next(sweeps)), line._stop
         line._evict_idle()
@@ -257,20 +260,20 @@ def test_a_full_disk_loses_nothing_that_is_in_memory(tmp_path: Path, monkeypatch
 
 
 def test_a_kill_in_the_middle_of_saving_loses_nothing(tmp_path: Path) -> None:
-    """Files of a generation that camera.json does not name yet do not count."""
+    """What is in force stays until the new file is whole."""
     with pool(config(tmp_path)) as submit:
         logits(submit(frames(4)))
     before = header(tmp_path, "cam")
     (path,) = tmp_path.glob(f"*/{folder_name('cam')}")
     folder = CameraFolder(path, "cam")
-    folder.header()
 
-    def killed(file: Path) -> None:
-        file.write_bytes(b"half")
+    def killed(*given: Any) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        folder.save({"images": 99}, {"adapter": killed})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            folder.save(Past(99), {})
     folder.close()
     assert header(tmp_path, "cam") == before
     adapter = new_adapter()
@@ -293,7 +296,7 @@ def held(**settings: Any) -> Iterator[tuple[str, InferenceServer, Counting, thre
 
 
 def test_full_queues_are_refused(tmp_path: Path) -> None:
-    with held(workers=1, max_camera_queue=2, max_queue=4) as (url, server, hold, go):
+    with held(workers=1, max_camera_queue=2, max_queue=8) as (url, server, hold, go):
         futures = [send(server, frames(1))]
         until(lambda: hold.begun)
         futures += [send(server, frames(1)) for _ in range(2)]
@@ -301,12 +304,50 @@ def test_full_queues_are_refused(tmp_path: Path) -> None:
         assert slow.status_code == 429 and "send more slowly" in slow.json()["error"]
         assert slow.headers["Retry-After"] == "1"
         futures.append(send(server, frames(1), "other"))
+        futures += [send(server, frames(1), f"theirs-{i}", client="127.0.0.1") for i in range(2)]
         full = post(url, "third")
-        assert full.status_code == 503 and full.headers["Retry-After"] == "1" and "4 requests" in full.json()["error"]
+        assert full.status_code == 503 and full.headers["Retry-After"] == "1" and "6 requests" in full.json()["error"]
         go.set()
         assert all(logits(each).shape == (1, 10) for each in futures)
         metrics = httpx.get(f"http://{url}/metrics").text
         assert f'fozo_requests_total{{code="429",model="{NAME}"}} 1.0' in metrics
+
+
+def test_clients_take_turns_and_so_do_their_cameras() -> None:
+    """A flood of one client, under many names, is answered in turn with the camera of another."""
+    with held(workers=1, max_queue=64) as (_, server, hold, go):
+        order = list[str]()
+
+        def ask(camera: str, client: str) -> None:
+            future = send(server, frames(1), camera, client=client)
+            future.add_done_callback(lambda _: order.append(camera))
+
+        ask("first", "flood")
+        until(lambda: hold.begun)
+        for i in range(8):
+            ask(f"flood-{i % 4}", "flood")
+        for _ in range(3):
+            ask("polite", "other")
+        go.set()
+        until(lambda: len(order) == 12)
+    assert order[:7] == ["first", "flood-0", "polite", "flood-1", "polite", "flood-2", "polite"]
+    assert order[7:] == ["flood-3", "flood-0", "flood-1", "flood-2", "flood-3"]
+
+
+def test_a_flood_leaves_room_for_other_clients() -> None:
+    with held(workers=1, max_queue=16) as (_, server, _, go):
+        taken = list[Any]()
+        with pytest.raises(Refused, match="waiting already"):
+            for i in range(16):
+                taken.append(send(server, frames(1), f"flood-{i}", client="flood"))
+        assert len(taken) == 8
+        for name in ("one", "two", "three"):
+            taken.append(send(server, frames(1), name, client=name))
+        go.set()
+        for future in taken:
+            logits(future)
+        until(lambda: server.pool is not None and not server.pool.queued)
+        assert server.pool is not None and not server.pool._waiting
 
 
 def test_a_request_that_waits_too_long_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import fozo
 from fozo.data import sample
 from fozo.serve.app import InferenceServer
-from fozo.serve.config import ModelConfig, ServeConfig, read_config
+from fozo.serve.config import ModelConfig, ServeConfig, read_config, read_token
 from fozo.serve.metrics import OTHER, Metrics
 from tests.serve.conftest import MODEL, STATS, config
 
@@ -89,7 +89,7 @@ def test_a_model_that_cannot_be_served(tmp_path: Path, reference: Path) -> None:
     other = sample.MODELS["INT8"]
     for given, words in (
         (ModelConfig("a", str(MODEL), load=load), "no stats"),
-        (ModelConfig("a", str(MODEL), str(tmp_path / "none.npz"), load=load), "no file"),
+        (ModelConfig("a", str(MODEL), str(tmp_path / "none.safetensors"), load=load), "no file"),
         (ModelConfig("a", str(other), str(STATS), load=load), "fashion"),
         (
             ModelConfig("a", str(other), str(other.with_suffix(".statistics.safetensors")), str(reference), load=load),
@@ -113,6 +113,36 @@ def test_the_number_of_labels_is_limited() -> None:
     assert f'fozo_images_total{{model="m",stream="{OTHER}"}} 9.0' in text and 'stream="c"' not in text
     assert 'fozo_passes_total{model="m"} 36.0' in text and f'fozo_memories{{model="m",stream="{OTHER}"}}' not in text
     assert 'fozo_rollbacks_total{model="m",reason="fallback",stream="b"} 1.0' in text
+    assert "fozo_streams_without_gauges 3.0" in text
     metrics.forget("m", "a")
     assert 'fozo_memories{model="m",stream="a"}' not in metrics.text().decode()
     assert 'fozo_images_total{model="m",stream="a"} 6.0' in metrics.text().decode()
+
+
+def test_a_camera_gets_the_gauges_of_one_that_has_left() -> None:
+    """After as many names as there are labels had come and gone, no camera had gauges until a restart."""
+    camera: Any = SimpleNamespace(
+        monitor=None, events=(), stateless=False, passes_per_image=1.0,
+        adapter=SimpleNamespace(memory=range(5), metrics=dict),
+    )  # fmt: skip
+    metrics = Metrics(max_labels=2)
+    for camera.name in ("a", "b", "gate"):
+        metrics.record("m", camera, 1)
+    assert 'fozo_memories{model="m",stream="gate"}' not in metrics.text().decode()
+    metrics.forget("m", "a")
+    metrics.record("m", camera, 1)
+    text = metrics.text().decode()
+    assert 'fozo_memories{model="m",stream="gate"} 5.0' in text and "fozo_streams_without_gauges 0.0" in text
+    assert (
+        'fozo_images_total{model="m",stream="other"} 2.0' in text
+        and 'fozo_images_total{model="m",stream="gate"}' not in text
+    )
+
+
+def test_a_token_that_others_can_read_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "token"
+    path.write_text("secret\n")
+    for mode, warnings in ((0o600, 0), (0o644, 1)):
+        path.chmod(mode)
+        assert read_token(str(path)) == "secret"
+        assert len(caplog.records) == warnings

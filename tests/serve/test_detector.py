@@ -59,7 +59,7 @@ def scenes(count: int, seed: int = 0) -> np.ndarray:
 
 def settings(model: Path, load: LoadOptions, clean: np.ndarray, state: Path | None = None) -> ServeConfig:
     """Calibrate as a user would, and serve."""
-    stats, reference = model.with_suffix(".npz"), model.with_suffix(".monitor.npz")
+    stats, reference = model.with_suffix(".safetensors"), model.with_suffix(".monitor.safetensors")
     if not stats.exists():
         adapter = fozo.adapter(fozo.load_engine(model, load), clean)
         adapter.source.save(stats)
@@ -73,7 +73,7 @@ def small(tmp_path: Path) -> ServeConfig:
     return settings(stand_in(tmp_path / "m.onnx"), LoadOptions(mean=0.0, std=1.0), scenes(64), tmp_path / "state")
 
 
-def loop(config: ServeConfig) -> fozo.Method[Any]:
+def loop(config: ServeConfig) -> fozo.Method[Any, Any]:
     """An adapter as the server's cameras have, to compare with."""
     model = config.models[0]
     return fozo.adapter(fozo.load_engine(model.model, model.load), model.stats)
@@ -179,8 +179,8 @@ def test_a_detector_without_a_front_end(tmp_path: Path) -> None:
 
 
 def test_forged_outputs_are_set_aside(small: ServeConfig) -> None:
-    def change(said: dict[str, Any], arrays: dict[str, Any]) -> None:
-        del arrays["0-1"]
+    def change(owner: dict[str, Any], values: dict[str, Any]) -> None:
+        del values["past.responses.0.outputs.1.data"]
 
     state = Path(str(small.state))
     with running(small) as (url, _):

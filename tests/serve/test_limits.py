@@ -6,6 +6,7 @@ import struct
 import threading
 import time
 import tracemalloc
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -19,8 +20,8 @@ from PIL import Image
 import fozo
 from fozo.data.inputs import as_batch
 from fozo.errors import FozoError
-from fozo.serve.decoding import Decoder, Decoders, pixels_here
-from fozo.serve.limits import SMALL_PICTURE, PixelBudget, Refused
+from fozo.serve.decoding import SMALL_PICTURE, Decoder, Decoders, pixels_here
+from fozo.serve.limits import Refused
 from fozo.serve.protocol import Limits, read_request, working_pixels
 from tests.serve.conftest import NAME, config, running, until
 from tests.serve.test_protocol import LIMITS, SPEC, body
@@ -81,46 +82,19 @@ def test_a_shortage_of_memory_is_not_the_clients_fault(monkeypatch: pytest.Monke
     assert reply.status_code == 503 and "memory" in reply.json()["error"] and reply.headers["Retry-After"] == "1"
 
 
-def test_pixels_have_one_budget() -> None:
-    """Large pictures wait for each other on all threads but one, and are refused beyond; small ones pass."""
-    large, order = SMALL_PICTURE + 1, list[str]()
-    budget = PixelBudget(large + 1, waiting=2, at_once=2)
-
-    def wait() -> None:
-        with budget.take(large):
-            order.append("second")
-
-    with pytest.raises(Refused, match="max_pixels") as never, budget.take(large + 2):
-        pass
-    assert never.value.code == 413
-    with budget.take(large):
-        waiting = threading.Thread(target=wait)
-        waiting.start()
-        until(lambda: budget._waiting == 0)
-        with pytest.raises(Refused, match="too many large") as later, budget.take(large):
-            pass
-        assert later.value.code == 503
-        with budget.take(SMALL_PICTURE):
-            order.append("small")
-        order.append("first")
-    waiting.join(30)
-    assert order == ["small", "first", "second"] and budget._free == budget.pixels
-
-
 def test_a_server_decodes_few_large_pictures_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight cameras send large pictures while a ninth sends small ones, which are answered."""
+    """Five cameras send large pictures while a sixth sends small ones, which are answered."""
     go, at_once, most = threading.Event(), 0, 0
     real, lock, large = Decoder.ask, threading.Lock(), encoded(1500)
 
     def slow(decoder: Decoder, order: dict[str, Any], picture: bytes) -> Any:
         nonlocal at_once, most
-        if order["pixels"] > SMALL_PICTURE:
-            with lock:
-                at_once += 1
-                most = max(most, at_once)
-            assert go.wait(30)
-            with lock:
-                at_once -= 1
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        assert go.wait(30)
+        with lock:
+            at_once -= 1
         return real(decoder, order, picture)
 
     monkeypatch.setattr(Decoder, "ask", slow)
@@ -130,11 +104,11 @@ def test_a_server_decodes_few_large_pictures_at_a_time(monkeypatch: pytest.Monke
         reply = httpx.post(f"http://{url}{PATH}?sequence_id=c{camera}", content=large, headers=PNG, timeout=60)
         codes.append(reply.status_code)
 
-    with running(config(max_pixels=4_000_000)) as (url, _):
-        senders = [threading.Thread(target=send, args=(i,)) for i in range(8)]
+    with running(config(max_pixels=4_000_000)) as (url, server):
+        senders = [threading.Thread(target=send, args=(i,)) for i in range(5)]
         for sender in senders:
             sender.start()
-        until(lambda: codes == [503])
+        until(lambda: server.pool is not None and server.pool.queued == 5 and at_once == 2)
         small = httpx.post(f"http://{url}{PATH}?sequence_id=small", content=FRAME, headers=PNG, timeout=10)
         assert small.status_code == 200
         go.set()
@@ -142,18 +116,25 @@ def test_a_server_decodes_few_large_pictures_at_a_time(monkeypatch: pytest.Monke
             sender.join(30)
         never = httpx.post(f"http://{url}{PATH}", content=encoded(2100), headers=PNG)
         assert never.status_code == 413 and "Retry-After" not in never.headers
-    assert sorted(codes) == [200] * 7 + [503] and most == 1
+    assert codes == [200] * 5 and most == 2
 
 
-def test_large_arrays_share_the_budget() -> None:
-    """They are resized under it, and to the same pixels as without."""
+def test_large_arrays_wait_for_each_other() -> None:
+    """And are resized to the same pixels as without a server."""
     pixels = np.random.default_rng(0).integers(0, 256, (1, 1500, 1500, 1), dtype=np.uint8)
     request = replace(read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=pixels)
-    sized = request.images(SPEC, Limits())
-    assert sized.shape == (1, 28, 28, 1)
-    np.testing.assert_array_equal(as_batch(sized, SPEC), as_batch(pixels, SPEC))
-    with pytest.raises(Refused, match="max_pixels is 2200000"):
-        request.images(SPEC, Limits(budget=PixelBudget(2_200_000)))
+    limits = Limits()
+    sized = list[Any]()
+    resizing = threading.Thread(target=lambda: sized.append(request.images(SPEC, limits)))
+    with limits.decoders.places, limits.decoders.places:
+        resizing.start()
+        resizing.join(0.2)
+        assert not sized
+    resizing.join(30)
+    assert sized[0].shape == (1, 28, 28, 1)
+    np.testing.assert_array_equal(as_batch(sized[0], SPEC), as_batch(pixels, SPEC))
+    with pytest.raises(Refused, match="max_pixels"):
+        request.images(SPEC, Limits(decoders=Decoders(2_200_000)))
 
 
 def scans(side: int, count: int, kind: str = "progressive") -> bytes:
@@ -173,7 +154,7 @@ HOSTILE = {
 
 @pytest.fixture
 def decoders() -> Iterator[Decoders]:
-    found = Decoders(count=2)
+    found = Decoders()
     yield found
     found.close()
 
@@ -192,6 +173,18 @@ def test_a_picture_that_takes_too_long_is_ended(kind: str, decoders: Decoders, m
         28,
         1,
     )
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def test_texts_of_a_picture_are_not_unpacked(decoders: Decoders) -> None:
+    text = chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(1_000_000), 9))
+    picture = FRAME[:33] + 60 * text + FRAME[33:]
+    request = replace(read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=(picture,))
+    with pytest.raises(FozoError, match="text chunks"):
+        request.images(SPEC, replace(LIMITS, decoders=decoders))
 
 
 def test_pictures_of_a_request_share_its_time(decoders: Decoders, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,8 +264,8 @@ def test_resizing_counts_the_larger_of_the_pixels_before_and_after() -> None:
     request = replace(
         read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=np.zeros((1, 10, 1000, 3), np.uint8)
     )
-    with pytest.raises(Refused, match="takes 6603776 pixels"):
-        request.images(large, replace(LIMITS, budget=PixelBudget(6_000_000)))
+    with pytest.raises(Refused, match="take 6603776 pixels"):
+        request.images(large, replace(LIMITS, decoders=Decoders(6_000_000)))
 
 
 def connect(port: int, text: bytes = b"") -> socket.socket:
@@ -308,14 +301,14 @@ def test_room_is_taken_by_what_has_arrived(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_request_that_nobody_waits_for_is_dropped_or_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    go, begun, real = threading.Event(), threading.Event(), fozo.data.images.read_image
+    go, begun, real = threading.Event(), threading.Event(), fozo.data.images.picture_pixels
 
     def slow(*arguments: Any) -> Any:
         begun.set()
         assert go.wait(30)
         return real(*arguments)
 
-    monkeypatch.setattr("fozo.serve.decoding.read_image", slow)
+    monkeypatch.setattr("fozo.serve.decoding.picture_pixels", slow)
     with running(config(workers=1)) as (url, server):
         port = int(url.rpartition(":")[2])
         working = connect(port, head(len(FRAME)) + FRAME)

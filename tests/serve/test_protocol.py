@@ -19,11 +19,13 @@ from fozo.serve.protocol import (
     InferRequest,
     InferResponse,
     Limits,
+    _elements,
     check_monitored,
     class_outputs,
     model_metadata,
     picture_request,
     read_request,
+    read_sequence_header,
     write_response,
 )
 
@@ -258,4 +260,52 @@ def test_outputs_of_a_monitor_need_one() -> None:
     with pytest.raises(FozoError, match="expected accuracy"):
         check_monitored(request, ("drift",), "m")
     outputs: Any = model_metadata("m", SPEC, "p", class_outputs(SPEC), ("drift",))["outputs"]
-    assert [each["name"] for each in outputs] == ["logits", "probabilities", "labels", "drift"]
+    assert [each["name"] for each in outputs] == ["logits", "probabilities", "labels", "top_5", "drift"]
+
+
+def test_a_picture_names_its_outputs_in_the_query() -> None:
+    usual = tuple(class_outputs(SPEC))
+    assert list(picture_request(picture(28, 28), b"", usual).outputs) == ["logits", "probabilities", "labels"]
+    assert picture_request(picture(28, 28), b"outputs=labels,top_5&id=x", usual).outputs == {
+        "labels": False,
+        "top_5": False,
+    }
+    for query in (b"outputs=boxes", b"outputs=labels,labels", b"outputs=labels&outputs=logits"):
+        with pytest.raises(FozoError):
+            picture_request(picture(28, 28), query, usual)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_the_five_likeliest_have_names(binary: bool) -> None:
+    logits = np.random.default_rng(0).standard_normal((2, 10)).astype(np.float32)
+    outputs = [{"name": "top_5", "parameters": {"binary_data": binary}}]
+    request = read_request(body(PIXEL, [0], outputs=outputs), None, LIMITS)
+    data, length = write_response(InferResponse(2, {"logits": logits}), request, SPEC, "m")
+    (found,) = json.loads(data[:length])["outputs"]
+    assert found["datatype"] == "BYTES" and found["shape"] == [2, 5]
+    texts = found.get("data") or [text.decode() for text in _elements(memoryview(data)[length or 0 :], 10)]
+    best = np.argsort(-logits, axis=1)[:, :5]
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    wanted = [f"{shares[row, i]:.4f}:{i}:{SPEC.label(int(i))}" for row in range(2) for i in best[row]]
+    assert texts == wanted
+
+
+def test_an_answer_from_before_there_was_a_reference_knows_no_drift() -> None:
+    """It was kept and is repeated; asked for drift it was an error of the server."""
+    request = read_request(
+        body(PIXEL, [0], outputs=[{"name": "drift"}], parameters={"drift": True, "expected_accuracy": True}),
+        None,
+        LIMITS,
+    )
+    data, _ = write_response(InferResponse(1, {"logits": np.zeros((1, 10), np.float32)}), request, SPEC, "m")
+    said = json.loads(data)
+    assert said["outputs"][0]["data"] == [0.0, 0.0, 1.0, 1.0]
+    assert said["parameters"]["is_drift"] == 0 and said["parameters"]["sentence"].startswith("unknown")
+    assert said["parameters"]["expected_accuracy_low"] == 0
+
+
+def test_a_header_names_the_same_camera_as_json() -> None:
+    header = "Gerät-1".encode().decode("latin-1")  # as ASGI servers give it
+    assert read_sequence_header(header) == "Gerät-1" and read_sequence_header("") == ""
+    with pytest.raises(FozoError, match="not UTF-8"):
+        read_sequence_header("Ger\xe4t")

@@ -56,7 +56,7 @@ def test_metadata(url: str) -> None:
         payload = client.get_model_metadata(NAME)
         assert payload["inputs"] == [{"name": "images", "datatype": "FP32", "shape": [-1, 1, 28, 28]}]
         assert {each["name"] for each in payload["outputs"]} == {
-            "logits", "probabilities", "labels", "drift", "expected_accuracy",
+            "logits", "probabilities", "labels", "top_5", "drift", "expected_accuracy",
         }  # fmt: skip
         assert client.get_model_repository_index() == [{"name": NAME, "version": "1", "state": "READY", "reason": ""}]
         with pytest.raises(InferenceServerException, match="Not Found"):

@@ -2,17 +2,13 @@
 
 import errno
 import gc
-import hashlib
-import io
-import json
 import os
 import re
 import shutil
 import time
-import tracemalloc
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +17,13 @@ import numpy as np
 import pytest
 
 import fozo
-from fozo.io import load_arrays, save_arrays
+from fozo.errors import FozoError
+from fozo.io import read_bytes
 from fozo.serve.app import InferenceServer
 from fozo.serve.config import ServeConfig
 from fozo.serve.limits import Refused
-from fozo.serve.store import CameraInUse, StateFolder, file_digest, folder_name
+from fozo.serve.store import STATE_FILE, CameraInUse, StateFolder, folder_name
+from fozo.state import State, read_state, save
 from tests.serve.conftest import NAME, config, foggy, frames, running, until
 from tests.serve.test_cameras import close, header, logits, pool, post, send
 from tests.serve.test_limits import FRAME, PATH, PNG
@@ -44,12 +42,12 @@ def contents(path: Path) -> dict[str, bytes]:
     return {each.name: each.read_bytes() for each in path.iterdir()}
 
 
-@pytest.mark.parametrize("file", ["camera.json", "adapter-1.npz", "answers-1.npz", "monitor-1.npz", "read"])
+@pytest.mark.parametrize("file", [STATE_FILE, "read"])
 def test_what_cannot_be_read_now_is_not_damaged(
     tmp_path: Path, reference: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
     """503, and nothing is touched, also where ``glob`` hides the shortage as in Python 3.12."""
-    settings, real, real_read = config(tmp_path, reference), os.open, io.FileIO.read
+    settings, real, real_read = config(tmp_path, reference), os.open, read_bytes
     with pool(settings) as submit:
         logits(submit(frames(5), id="first"))
     before, shortage = contents(folder(tmp_path)), 0
@@ -59,15 +57,15 @@ def test_what_cannot_be_read_now_is_not_damaged(
             raise OSError(shortage, os.strerror(shortage), str(path))
         return real(path, *given, **named)
 
-    def unread(stream: Any, *given: Any) -> bytes | None:  # zipfile takes this for "not a zip file"
+    def unread(path: Any, limit: int) -> bytes:
         if file == "read":
-            raise OSError(shortage, os.strerror(shortage))
-        return real_read(stream, *given)
+            raise FozoError("cannot read it") from OSError(shortage, os.strerror(shortage))
+        return real_read(path, limit)
 
     with pool(settings) as submit:
         with monkeypatch.context() as patch:
             patch.setattr(os, "open", refused)
-            patch.setattr("fozo.io.files.Bounded.read", unread)
+            patch.setattr("fozo.state.read_bytes", unread)
             patch.setattr(Path, "glob", lambda *_: iter(()))
             for name in SHORTAGES:
                 shortage = getattr(errno, name)
@@ -79,64 +77,62 @@ def test_what_cannot_be_read_now_is_not_damaged(
     assert header(tmp_path, "cam")["images"] == 6
 
 
+@dataclass(frozen=True)
+class Forged(State):
+    """A file's leaves, whatever they are."""
+
+
 def forged(change: Callable[[dict[str, Any], dict[str, Any]], None]) -> Callable[[Path], None]:
-    """Change the kept answers, and the digest in camera.json with them."""
+    """Change the owner and the leaves of a camera's file, and its checksum with them."""
 
     def forge(path: Path) -> None:
-        said, arrays = load_arrays(path / "answers-1.npz", "answers")
-        change(said, arrays)
-        save_arrays(path / "answers-1.npz", said, arrays)
-        data, listed = (path / "answers-1.npz").read_bytes(), json.loads((path / "camera.json").read_text())
-        listed["files"]["answers"] = hashlib.blake2b(data, digest_size=16).hexdigest()
-        (path / "camera.json").write_text(json.dumps(listed))
+        owner, values = read_state(path / STATE_FILE, kind="camera")
+        change(owner, values)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("fozo.state.leaves", lambda state: iter(values.items()))
+            save(path / STATE_FILE, Forged(), owner, kind="camera")
 
     return forge
 
 
-def logits_as(change: Callable[[Any], Any]) -> Callable[[Path], None]:
-    return forged(lambda said, arrays: arrays.update({"0-0": change(arrays["0-0"])}))
+OUTPUT = "past.responses.0.outputs.0."
 
 
-def row(**changes: object) -> Callable[[Path], None]:
-    names = ("id", "digest", "count", "drift", "accuracy", "sentence")
-
-    def change(said: dict[str, Any], _: object) -> None:
-        said["answers"] = [[changes.get(name, was) for name, was in zip(names, said["answers"][0], strict=True)]]
-
-    return forged(change)
-
-
-def camera_json(**changes: object) -> Callable[[Path], None]:
-    def change(path: Path) -> None:
-        said = json.loads((path / "camera.json").read_text()) | changes
-        (path / "camera.json").write_text(json.dumps(said))
-
-    return change
+def leaf(name: str, value: Any) -> Callable[[Path], None]:
+    return forged(lambda owner, values: values.update({name: value}))
 
 
 def swapped(path: Path) -> None:
-    shutil.copyfile(folder(path.parent.parent, "other") / "adapter-1.npz", path / "adapter-1.npz")
+    shutil.copyfile(folder(path.parent.parent, "other") / STATE_FILE, path / STATE_FILE)
+
+
+def half(path: Path) -> None:
+    data = (path / STATE_FILE).read_bytes()
+    (path / STATE_FILE).write_bytes(data[: len(data) // 2])
+
+
+def of_version_02(path: Path) -> None:
+    (path / STATE_FILE).unlink()
+    (path / "camera.json").write_text("{}")
 
 
 WRONG: dict[str, Callable[[Path], None]] = {
-    "0-d logits": logits_as(lambda found: found[0, 0]),
-    "NaN": logits_as(lambda found: found * np.nan),
-    "another width": logits_as(lambda found: found[:, :4]),
-    "no rows": logits_as(lambda found: found[:0]),
-    "doubles": logits_as(lambda found: found.astype(np.float64)),
-    "too many rows": logits_as(lambda found: np.concatenate([found, found])),
-    "no logits": forged(lambda said, arrays: arrays.clear()),
-    "400 digits": row(count=10**400),
-    "a negative count": row(count=-1),
-    "an endless number": row(drift=[1.0, 1e400, 0.0, 0.0]),
-    "three numbers of drift": row(drift=[1.0, 0.0, 0.0]),
-    "a text for accuracy": row(accuracy="abc"),
-    "a generation without a file": camera_json(generation=10**300),
-    "images": camera_json(images=10**30),
-    "no digests": camera_json(files=None),
-    "another camera's adapter": swapped,
-    "a missing monitor": lambda path: (path / "monitor-1.npz").unlink(),
-    "missing answers": lambda path: (path / "answers-1.npz").unlink(),
+    "objects": leaf(f"{OUTPUT}dtype", "O"),
+    "fewer bytes": leaf(f"{OUTPUT}data", np.zeros(3, np.uint8)),
+    "no logits": leaf("past.responses.0.outputs.length", 0),
+    "400 digits": leaf("past.responses.0.images", 10**400),
+    "a negative count": leaf("past.responses.0.images", -1),
+    "no images": leaf("past.responses.0.images", 0),
+    "an endless number": leaf("past.responses.0.drift.1", 1e300),
+    "three numbers of drift": leaf("past.responses.0.drift.length", 3),
+    "a text for accuracy": leaf("past.responses.0.accuracy.0", "abc"),
+    "images": leaf("past.images", 10**30),
+    "a monitor that has seen fewer images": leaf("method.watched.images", 1),
+    "no monitor": forged(lambda owner, values: values.pop("method.watched.pairs")),
+    "another model": forged(lambda owner, values: owner["method"].update(fingerprint="x")),
+    "another camera's state": swapped,
+    "a state of fozo 0.2": of_version_02,
+    "half a file": half,
 }
 
 
@@ -174,7 +170,7 @@ def test_going_wrong_and_back_destroys_nothing(tmp_path: Path) -> None:
             metrics = httpx.get(f"http://{url}/metrics").text
             assert f'fozo_states_set_aside{{model="{NAME}"}} {images}.0' in metrics
     asides = sorted(tmp_path.glob(f"*/{folder_name('cam')}.*.refused"))
-    assert [json.loads((aside / "camera.json").read_text())["images"] for aside in asides] == [5, 1, 2]
+    assert [read_state(aside / STATE_FILE, kind="camera")[1]["past.images"] for aside in asides] == [5, 1, 2]
     kept = contents(asides[0])
     assert kept == {name: data for name, data in before.items() if name != ".lock"}
     assert header(tmp_path, "other")["images"] == 4
@@ -187,13 +183,13 @@ def test_misfits_are_set_aside_at_once_where_that_is_asked_for(tmp_path: Path, r
     other = config(tmp_path, misfits="set-aside")
     InferenceServer(replace(other, models=(replace(other.models[0], method="noadapt"),))).stop()
     assert len(list(tmp_path.rglob("*.refused"))) == 2
-    assert not [path for path in tmp_path.rglob("camera.json") if not path.parent.name.endswith(".refused")]
+    assert not [path for path in tmp_path.rglob(STATE_FILE) if not path.parent.name.endswith(".refused")]
 
 
 def test_damage_does_not_keep_a_server_from_starting(tmp_path: Path) -> None:
     with pool(config(tmp_path)) as submit:
         logits(submit(frames(4)))
-    (folder(tmp_path) / "adapter-1.npz").write_bytes(b"half")
+    (folder(tmp_path) / STATE_FILE).write_bytes(b"half")
     with pool(config(tmp_path)) as submit:
         logits(submit(frames(2)))
     assert header(tmp_path, "cam")["images"] == 2
@@ -205,7 +201,7 @@ def test_cameras_that_do_not_return_are_forgotten_on_request(tmp_path: Path) -> 
             logits(submit(frames(4), name))
     long_ago = time.time() - 3 * 86_400
     for name in ("old", "awake"):
-        os.utime(folder(tmp_path, name) / "camera.json", (long_ago, long_ago))
+        os.utime(folder(tmp_path, name) / STATE_FILE, (long_ago, long_ago))
     with pool(config(tmp_path)) as submit:
         logits(submit(frames(1), "awake"))
         assert folder(tmp_path, "old").exists()
@@ -213,6 +209,17 @@ def test_cameras_that_do_not_return_are_forgotten_on_request(tmp_path: Path) -> 
         assert store.forget() == 1
         assert not list(tmp_path.glob(f"*/{folder_name('old')}")) and folder(tmp_path, "new").exists()
     assert header(tmp_path, "awake")["images"] == 5
+
+
+def test_a_server_looks_for_old_cameras_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fozo.serve.pool.FORGET_INTERVAL", 0.0)
+    with pool(config(tmp_path, forget_after=2.0, idle=0.2)) as submit:
+        for name in ("old", "new"):
+            logits(submit(frames(4), name, end=True))
+        long_ago = time.time() - 3 * 86_400
+        os.utime(folder(tmp_path, "old") / STATE_FILE, (long_ago, long_ago))
+        until(lambda: not list(tmp_path.glob(f"*/{folder_name('old')}")))
+        assert folder(tmp_path, "new").exists()
 
 
 class Faults:
@@ -223,7 +230,6 @@ class Faults:
         self.left = at
         for name in ("open", "fsync", "replace", "rename", "unlink", "listdir", "stat", "fdopen"):
             patch.setattr(os, name, self.failing(getattr(os, name)))
-        patch.setattr(np.lib.format, "write_array", self.failing(np.lib.format.write_array))
 
     @property
     def happened(self) -> bool:
@@ -255,26 +261,11 @@ def test_each_call_of_a_save_may_fail(tmp_path: Path, error: Exception, caplog: 
             if not faults.happened:
                 break
             failures += not saved
-            said = json.loads((path / "camera.json").read_text())
-            for name, digest in said["files"].items():
-                assert file_digest(path / f"{name}-{said['generation']}.npz") == digest
-            if not saved:
-                assert {each.suffix for each in path.iterdir() if each.name != ".lock"} == {".npz", ".json"}
-                assert len(list(path.iterdir())) == len(said["files"]) + 2
-        assert saved and failures > 10 and at < 999
+            assert header(tmp_path, "cam")["images"] == 4
+            assert {each.name for each in path.iterdir()} == {".lock", STATE_FILE}
+        assert saved and failures > 4 and at < 999
     reason = str(error) if isinstance(error, MemoryError) else str(error.args[1])
     assert all((reason or "MemoryError") in record.getMessage() for record in caplog.records if "saved:" in record.msg)
-
-
-def test_a_save_takes_little_memory(tmp_path: Path) -> None:
-    """A digest asked for as many bytes as a file may have, 1 GiB of them."""
-    (tmp_path / "file").write_bytes(bytes(1000))
-    tracemalloc.start()
-    try:
-        file_digest(tmp_path / "file")
-        assert tracemalloc.get_traced_memory()[1] < 2 << 20
-    finally:
-        tracemalloc.stop()
 
 
 def test_links_are_not_followed_to_a_camera(tmp_path: Path) -> None:
@@ -379,7 +370,7 @@ def test_only_its_user_may_read_a_camera(tmp_path: Path, reference: Path) -> Non
     finally:
         os.umask(before)
     files = [path for path in folder(tmp_path).iterdir() if path.name != ".lock"]
-    assert len(files) == 4 and all(path.stat().st_mode & 0o777 == 0o600 for path in files)
+    assert len(files) == 1 and all(path.stat().st_mode & 0o777 == 0o600 for path in files)
     assert folder(tmp_path).parent.stat().st_mode & 0o777 == 0o700
 
 
@@ -389,7 +380,7 @@ def test_what_was_answered_and_is_not_saved_is_less_than_save_every(tmp_path: Pa
         for count in (4, 4, 1, 4, 4):
             logits(submit(frames(count)))
             sent += count
-            saved = header(tmp_path, "cam")["images"] if list(tmp_path.rglob("camera.json")) else 0
+            saved = header(tmp_path, "cam")["images"] if list(tmp_path.rglob(STATE_FILE)) else 0
             assert sent - saved < 6
         logits(submit(frames(1), end=True))
         assert header(tmp_path, "cam")["images"] == sent + 1
@@ -402,12 +393,12 @@ def test_an_end_that_could_not_be_saved_is_not_answered_with_200(tmp_path: Path)
     with running(config(tmp_path)) as (url, server):
         assert server.pool is not None
         first = httpx.post(f"http://{url}{PATH}", params={"sequence_id": "cam"}, **picture)  # type: ignore[arg-type]
-        (folder(tmp_path) / "camera.json").mkdir()
+        (folder(tmp_path) / STATE_FILE).mkdir()
         for _ in range(2):
             failed = httpx.post(f"http://{url}{PATH}", params=query, **picture)  # type: ignore[arg-type]
             assert failed.status_code == 503 and "'cam'" in failed.json()["error"] and failed.headers["Retry-After"]
             assert server.pool.cameras == 1
-        (folder(tmp_path) / "camera.json").rmdir()
+        (folder(tmp_path) / STATE_FILE).rmdir()
         ended = httpx.post(f"http://{url}{PATH}", params=query, **picture)  # type: ignore[arg-type]
         assert first.status_code == ended.status_code == 200 and server.pool.cameras == 0
         assert header(tmp_path, "cam")["images"] == 2
@@ -416,7 +407,7 @@ def test_an_end_that_could_not_be_saved_is_not_answered_with_200(tmp_path: Path)
 def test_scratch_memory_lasts_while_requests_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A correction that the next images share is not made again for each request."""
     released = list[int]()
-    monkeypatch.setattr(fozo.Align, "release", lambda adapter: released.append(1))
+    monkeypatch.setattr("fozo.serve.cameras.Camera.release", lambda camera: released.append(1))
     with pool(config(tmp_path, idle=0.5)) as submit:
         for i in range(20):
             logits(submit(frames(1, i)))
@@ -429,13 +420,14 @@ def test_a_camera_that_leaves_is_freed_at_once(
     tmp_path: Path, reference: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not when Python happens to look for cycles: a monitor and its adapter refer to each other."""
-    made, real = list[Any](), fozo.Align.sibling
+    made, real = list[Any](), fozo.Align.clone
 
-    def sibling(adapter: fozo.Align) -> fozo.Align:
-        made.append(weakref.ref(found := real(adapter)))
-        return found
+    def clone(adapter: fozo.Align) -> fozo.Align:
+        twin = real(adapter)
+        made.append(weakref.ref(twin))
+        return twin
 
-    monkeypatch.setattr(fozo.Align, "sibling", sibling)
+    monkeypatch.setattr(fozo.Align, "clone", clone)
     with pool(config(tmp_path, reference, anonymous="stateless")) as submit:
         made.clear()  # of those that were made at the start
         gc.collect()
@@ -446,12 +438,3 @@ def test_a_camera_that_leaves_is_freed_at_once(
             until(lambda: len(made) == 3 and not any(each() for each in made))
         finally:
             gc.enable()
-
-
-def test_memory_is_given_back_when_cameras_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trimmed = list[int]()
-    monkeypatch.setattr("fozo.serve.pool.trim_memory", lambda: trimmed.append(1))
-    with pool(config(tmp_path, idle=0.05)) as submit:
-        logits(submit(frames(1)))
-        until(lambda: trimmed)
-        assert submit.args[0].pool.cameras == 0

@@ -19,6 +19,7 @@ from fozo.serve.app import InferenceServer
 from fozo.serve.limits import Refused
 from fozo.serve.protocol import InferRequest
 from fozo.serve.store import CameraInUse, folder_name
+from fozo.state import read_state
 from tests.serve.conftest import MODEL, NAME, STATS, config, foggy, frames, running, until
 from tests.serve.test_cameras import close, header, held, logits, send
 from tests.serve.test_limits import connect, head
@@ -30,11 +31,11 @@ import sys, time, fozo.serve.pool, fozo.serve.protocol, fozo.serve.run
 from pathlib import Path
 from fozo.methods.align import Align
 from fozo.__main__ import main
-fozo.serve.run.PATIENCE, fozo.serve.pool.Pool.close.__defaults__ = 1, (1.0,)
+fozo.serve.run.STOP_SECONDS, fozo.serve.pool.Pool.close.__defaults__ = 1, (1.0,)
 owner, name = (fozo.serve.protocol.InferRequest, "images") if sys.argv.pop(1) == "decode" else (Align, "step")
 begun, real = Path(sys.argv.pop(1)), getattr(owner, name)
 def hang(self, *given, **named):
-    request = self if name == "images" else given[0].images
+    request = self if name == "images" else given[-1]
     if (request.tensor[0, 0, 0, 0] == 77) if name == "images" else len(request) == 2:
         begun.touch()
         time.sleep(1000)
@@ -74,7 +75,7 @@ def test_cameras_whose_requests_are_not_decoded_in_time_are_saved(tmp_path: Path
         with pytest.raises((CameraInUse, Refused), match="stopped"):
             future.result(30)
     server.stop()
-    assert header(tmp_path, "busy")["images"] == 3 and not list(tmp_path.glob(f"*/{folder_name('new')}/camera.json"))
+    assert header(tmp_path, "busy")["images"] == 3 and not list(tmp_path.glob(f"*/{folder_name('new')}/camera.state"))
 
 
 def test_idle_cameras_are_saved_at_once_and_a_pass_that_does_not_end_is_reported(tmp_path: Path) -> None:
@@ -140,8 +141,10 @@ def test_after_a_kill_a_camera_goes_on_from_its_last_save(tmp_path: Path) -> Non
         assert server.wait(20) == 0
     assert header(tmp_path, "cam")["images"] == 30
     other = new_adapter()
-    (path,) = tmp_path.glob(f"*/{folder_name('cam')}/adapter-*.npz")
-    other.restore(path)
+    (path,) = tmp_path.glob(f"*/{folder_name('cam')}/camera.state")
+    owner, values = read_state(path, kind="camera")
+    prefix = "method."
+    other.resume(str(path), owner, {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)})
     close(np.asarray(other(pixels[30:])), adapter(pixels[30:]))
 
 
@@ -194,7 +197,7 @@ def test_it_exits_although_a_request_does_not_end(tmp_path: Path, where: str, im
         output, errors = server.communicate(timeout=20)
     assert server.returncode == code, errors
     assert header(state, "idle")["images"] == 3
-    saved = list(state.glob(f"*/{folder_name('stuck')}/camera.json"))
+    saved = list(state.glob(f"*/{folder_name('stuck')}/camera.state"))
     assert header(state, "stuck")["images"] == images if images else not saved
     assert ("saved 2 cameras" if images else "saved 1 camera ") in errors and output == ""
     assert images or "1 of the cameras could not be saved ('stuck')" in errors
@@ -204,7 +207,7 @@ def test_a_disk_that_refuses_makes_another_exit_code(tmp_path: Path) -> None:
     with process(tmp_path) as (server, url):
         ask(url, frames(1), sequence_id="cam")
         (path,) = tmp_path.glob(f"*/{folder_name('cam')}")
-        (path / "camera.json").mkdir()
+        (path / "camera.state").mkdir()
         server.send_signal(signal.SIGTERM)
         errors = server.communicate(timeout=20)[1]
     assert server.returncode == 2 and "could not be saved ('cam')" in errors and "Traceback" not in errors

@@ -254,12 +254,8 @@ class Recipe:
 
     @property
     def passes(self) -> str:
-        """What the full size costs with one model, in words; a backward pass counts as two."""
-        by_model = {
-            model: sum(row.passes() for row in self.rows if row.models in ("", model))
-            for model in {row.models for row in self.rows}
-        }
-        return self.cost or f"{max(by_model.values()):,.0f} passes"
+        """What the full size costs in words, without rows for one model; a backward pass counts as two."""
+        return self.cost or f"{sum(row.passes() for row in self.rows if not row.models):,.0f} passes"
 
     def in_setting(self, row: Experiment, setting: Setting) -> Experiment | None:
         """A row of this recipe as a setting has it; ``None`` where the row is for other models."""
@@ -289,7 +285,10 @@ class Recipe:
             known = dict.fromkeys(getattr(row, attribute) for row in self.rows)
             absent = [name for name in wanted if name not in known]
             if absent:
-                raise FozoError(f"{self.name} has no row of the {what} {absent[0]!r}; it has {'; '.join(known)}")
+                advice = f"; --method {absent[0]} adds one" if what == "method" else ""
+                raise FozoError(
+                    f"{self.name} has no row of the {what} {absent[0]!r}; it has {'; '.join(known)}{advice}"
+                )
             rows = [row for row in rows if not wanted or getattr(row, attribute) in wanted]
         planned = [self.in_setting(row, setting) for row in rows]
         experiments = [replace(row, seed=seed) for row in planned if row is not None for seed in seeds]

@@ -29,6 +29,7 @@ from fozo.types import Engine, Floats, Spec
 
 CALIBRATION_SEED = 1
 CALIBRATION_BATCH = 64
+CACHE_VERSION = 5  # raised when what is measured on clean images changes, or its files do
 IMAGENET = "imagenet"  # the data set whose images are clean ones, and calibrated on
 QUANTISATION_IMAGES = 32  # clean images that PTQ4ViT searches its scales on, as published
 
@@ -214,16 +215,15 @@ class Resources:
 
     def source(self, experiment: Experiment, engine: Engine, streamed: ImageSet, show: Show) -> SourceStatistics:
         clean = self._calibration(experiment, streamed)
-        kind = f"source{SourceStatistics.VERSION}"
-        return self._cached(kind, engine, clean, SourceStatistics.load, calibrate, show)
+        return self._cached("source", engine, clean, SourceStatistics.load, calibrate, show)
 
     def _cached(
         self, kind: str, engine: Engine, images: ImageSet, load: Callable[[Path], S], make: Make[S], show: Show
     ) -> S:
         """Load what was made before of this model and these images, or make and save it."""
         spec = engine.spec
-        text = f"{spec.fingerprint} {spec.subset} {spec.image_size} {spec.mean} {spec.std} {images.fingerprint}"
-        path = self.cache_dir / f"{kind}-{_hash(text)}.npz"
+        model = (spec.fingerprint, spec.subset, spec.image_size, spec.mean, spec.std)
+        path = self.cache_dir / f"{kind}-{_hash(repr((CACHE_VERSION, model, images.fingerprint)))}.safetensors"
         with locked(self.cache_dir, wait=True):  # workers that need the same wait for the first to make it
             if path.exists():
                 return load(path)

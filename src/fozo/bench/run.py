@@ -135,7 +135,10 @@ def _run(
             if batch.reset:
                 method.reset()
             before = [record.domain for record in records[-last:]] if last else []
-            method.set_frozen(bool(before) and before == [batch.domain] * (last or 0))
+            if last and before == [batch.domain] * last:
+                method.freeze()
+            else:
+                method.unfreeze()
             start = time.perf_counter()
             logits = method(batch.images)
             seconds = time.perf_counter() - start
@@ -166,7 +169,7 @@ def _run(
 
 
 class Checkpoints:
-    """The saved states of one run, at least ``seconds`` apart: ``PREFIX000123.npz`` has seen 123 batches."""
+    """The saved states of one run, at least ``seconds`` apart: ``PREFIX000123.safetensors`` has seen 123 batches."""
 
     def __init__(self, folder: Path, prefix: str, seconds: float = SAVE_SECONDS) -> None:
         self.folder = folder
@@ -176,7 +179,7 @@ class Checkpoints:
         self._pause = seconds
 
     def _found(self) -> dict[int, Path]:
-        name = re.compile(re.escape(self.prefix) + r"([0-9]+)\.npz")
+        name = re.compile(re.escape(self.prefix) + r"([0-9]+)\.safetensors")
         return {int(match[1]): path for path in self.folder.iterdir() if (match := name.fullmatch(path.name))}
 
     def restore(self, method: AnyMethod, most: int) -> int:
@@ -194,7 +197,7 @@ class Checkpoints:
     def save(self, method: AnyMethod, done: int) -> None:
         """Save the state after ``done`` batches, and remove the older ones."""
         start = time.monotonic()
-        path = self.folder / f"{self.prefix}{done:06d}.npz"
+        path = self.folder / f"{self.prefix}{done:06d}.safetensors"
         with disk_errors(path):
             method.save(path)
         for old in set(self._found().values()) - {path}:

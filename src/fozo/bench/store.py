@@ -5,7 +5,7 @@ Layout of ``OUT/recipe/label-seed-hash/``:
     experiment.json   what is run, and the fingerprints of the model, the stream and the calibration images
     records.jsonl     one checksummed line a batch: all that was measured, times aside
     costs.jsonl       one checksummed line a batch: seconds and peak memory
-    state-000123.npz  the method after 123 batches, while the run is unfinished
+    state-000123.safetensors  the method after 123 batches, while the run is unfinished
     conditions.json   machine, versions and total cost, once it is finished
     result.json       the measures, once it is finished: byte-equal however often the run was interrupted
 
@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from fozo.bench.measures import BatchRecord, Cost, Measures
 from fozo.bench.plan import AVERAGE, STORED, Constants, Experiment, Recipe, read_recipe
@@ -303,24 +303,31 @@ class Store:
     def read(self) -> tuple[list[Group], list[Path]]:
         """Read what is finished, a group for each setting; and name the folders of stale runs."""
         recipe = self.recipe()
-        groups: dict[object, list[tuple[int, Run]]] = {}
         stale = []
-        for path in sorted(self.folder.glob(f"*/{RESULT}")):
+        placed: list[tuple[_Setting, int, Run]] = []
+        settings: set[_Setting] = set()
+        by_hash = {path.parent.name.rpartition("-")[2]: path for path in sorted(self.folder.glob(f"*/{RESULT}"))}
+        for digest, path in by_hash.items():
+            folder = path.parent
             result = read_json(path)
-            with naming(path.parent):
+            with naming(folder):
                 values = {name: result[name] for name in IDENTITY if name in result}
                 done = as_dataclass(Experiment, values, "the result", label="")
-            rows = _rows_of(recipe, done) if path.parent.name.endswith(done.hash) else []
+            rows = _rows_of(recipe, done) if digest == done.hash else []
             if not rows:
-                stale.append(path.parent)
-            for setting, place, row in rows:
-                groups.setdefault(setting, []).append((place, _finished(path.parent, row, result)))
-        found = []
-        for numbered in groups.values():
+                stale.append(folder)
+                continue
+            # Of rows that differ in what a command may choose, it was run for those where least was chosen.
+            least = min(len(setting.chosen) for setting, _, _ in rows)
+            settings |= {setting for setting, _, _ in rows if len(setting.chosen) == least}
+            placed += [(setting, place, _finished(folder, row, result)) for setting, place, row in rows]
+        groups = []
+        for setting in settings:
+            numbered = [(place, run) for known, place, run in placed if known == setting]
             numbered.sort(key=lambda entry: (entry[0], entry[1].experiment.seed))
             runs = tuple(run for _, run in numbered)
-            found.append(Group(recipe, describe([run.experiment for run in runs]), runs))
-        return sorted(found, key=lambda group: group.setting), stale
+            groups.append(Group(recipe, describe([run.experiment for run in runs]), runs))
+        return sorted(groups, key=lambda group: (group.setting, len(group.runs))), stale
 
     def groups(self) -> list[Group]:
         return self.read()[0]
@@ -337,12 +344,18 @@ def _from_old(row: Experiment) -> Experiment:
     return replace(row, label=label, constants=cast("Constants", constants))
 
 
-def _rows_of(recipe: Recipe, done: Experiment) -> list[tuple[object, int, Experiment]]:
-    """Rows of a recipe that an experiment is of, with the setting in which they are and their places.
+class _Setting(NamedTuple):
+    """What the runs of one table have in common."""
 
-    Of rows that differ in what a command may choose, it is of those where the command has chosen least.
-    """
-    matches: list[tuple[dict[str, Any], int, Experiment]] = []
+    model: str
+    calibration: int
+    chosen: tuple[tuple[str, object], ...]
+    """What the command chose instead of the rows' own."""
+
+
+def _rows_of(recipe: Recipe, done: Experiment) -> list[tuple[_Setting, int, Experiment]]:
+    """Rows of a recipe that an experiment may be of, with their places and the setting in which they are."""
+    rows = []
     for place, row in enumerate(recipe.rows):
         if row.method != done.method or row.options != done.options or not row.is_for(done.model):
             continue
@@ -353,13 +366,8 @@ def _rows_of(recipe: Recipe, done: Experiment) -> list[tuple[object, int, Experi
         stream = replace(row.stream, **chosen)
         planned = replace(done, **shown, stream=stream, quantise=quantise, code=row.code)
         if planned.hash == done.hash:
-            matches.append((chosen, place, planned))
-    least = min((len(chosen) for chosen, _, _ in matches), default=0)
-    return [
-        ((done.model, done.calibration, repr(chosen)), place, planned)
-        for chosen, place, planned in matches
-        if len(chosen) == least
-    ]
+            rows.append((_Setting(done.model, done.calibration, tuple(chosen.items())), place, planned))
+    return rows
 
 
 def describe(experiments: Sequence[Experiment]) -> str:

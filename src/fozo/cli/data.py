@@ -68,8 +68,8 @@ def rank(
     load: LoadOptions,
     clean: Annotated[Path | None, CLEAN] = None,
     model: Annotated[str | None, MODEL] = None,
-    stats: Annotated[Path, STATISTICS] = Path("stats.npz"),
-    reference: Annotated[Path, "What fozo calibrate --monitor wrote."] = Path("monitor.npz"),
+    stats: Annotated[Path, STATISTICS] = Path("stats.safetensors"),
+    reference: Annotated[Path, "What fozo calibrate --monitor wrote."] = Path("monitor.safetensors"),
     images: Annotated[int, "Images of each folder to measure, drawn at random."] = 64,
 ) -> None:
     """Order folders by the distance of their images from clean ones, the nearest first.

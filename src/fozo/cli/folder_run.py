@@ -2,8 +2,8 @@
 
 ``predictions.csv.log`` is a :class:`fozo.io.Log`: a header that says what is run, a line for each batch, and a last
 line once all is done. Both files have a batch before the next one begins. Every few seconds the method's state is saved
-(``.predictions.csv.state-000012.npz``), after both are synced. A killed run continues from the latest state, and its
-rows are those of an unbroken run.
+(``.predictions.csv.state-000012.safetensors``), after both are synced. A killed run continues from the latest state,
+and its rows are those of an unbroken run.
 """
 
 import csv

@@ -20,7 +20,7 @@ def calibrate(
     model: Model,
     images: Annotated[Path, VIDEO],
     load: LoadOptions,
-    out: Annotated[Path, "File for the statistics."] = Path("stats.npz"),
+    out: Annotated[Path, "File for the statistics."] = Path("stats.safetensors"),
     blend: Annotated[Path | None, typer.Option(help=BLEND, metavar="STATS")] = None,
     monitor: Annotated[
         Path | None, "Also make fozo watch's reference from IMAGES; with class folders, it expects accuracy."
@@ -65,7 +65,7 @@ def quantise(
     model: Model,
     images: Clean,
     load: LoadOptions,
-    out: Annotated[Path, "File for the scales."] = Path("scales.npz"),
+    out: Annotated[Path, "File for the scales."] = Path("scales.safetensors"),
     bits: Annotated[int, "8, 6 or 4, for weights and activations."] = 8,
     metric: Annotated[str, "hessian, l2 or cosine."] = "hessian",
     count: Annotated[int, "Images to search on, drawn at random (always the same)."] = 32,

@@ -23,6 +23,9 @@ FLOOR = 1e-5
 """Added to energies before the logarithm: about what rounding to 8 bits leaves in a normalised image. Without it a
 uniform image would be infinitely far from every other one."""
 
+NOISE_FLOOR = 3e-3
+"""Added to the deviation of noise before the logarithm: less is rounding to 8 bits."""
+
 MAX_DEVIATION = 1e3
 """Largest mean and band energy of a normalised image, which usually has a few units."""
 
@@ -169,3 +172,17 @@ def describe(images: npt.NDArray[np.floating]) -> Array:
     The number of features depends on channels and size only; compare descriptors of one model's images.
     """
     return spectra(*images.shape[1:]).transform(images)[1]
+
+
+def haar_noise(images: npt.NDArray[np.floating]) -> Array:
+    """The noise of images ``[B, channels, height, width]``: ``[B]``.
+
+    It is log(deviation^2), with the deviation of the mean colour's finest diagonal Haar coefficients as Donoho and
+    Johnstone (1994) estimate it: the median of their sizes over 0.6745. Lines and blocks hardly change a median.
+    """
+    gray = images[:, :, : images.shape[2] // 2 * 2, : images.shape[3] // 2 * 2].mean(axis=1)
+    columns = gray[:, :, 0::2] - gray[:, :, 1::2]
+    diagonal = (columns[:, 0::2] - columns[:, 1::2]) / 2
+    deviation = np.median(np.abs(diagonal).reshape(len(images), -1), axis=1) / 0.6745
+    noise: Array = 2 * np.log(deviation.astype(np.float64) + NOISE_FLOOR)
+    return noise

@@ -7,7 +7,7 @@ They are all that adaptation ever sees of the source domain: no image and no lab
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from fozo.core.content import ContentBasis, ContentMoments, ContentRegression
 from fozo.core.descriptor import half_octaves
 from fozo.core.moments import Moments, shrinkage
 from fozo.core.normalisation import InputRange, Normalisation, name_of
+from fozo.core.tokens import PatchMoments
 from fozo.errors import FozoError
 from fozo.state import Measured
 from fozo.types import Array, Spec
@@ -47,6 +48,10 @@ class SourceStatistics(Measured):
     model: str = field(default="", compare=False)
     inputs: InputRange | None = None
     """The range of the images' values and how they were normalised; ``None`` for statistics that were not collected."""
+    patch_moments: PatchMoments | None = None
+    """Covariances of patch tokens; ``None`` where the model does not show them, or the images were too few."""
+    noise: float | None = None
+    """Average noise of the images, see :func:`fozo.core.descriptor.haar_noise`; ``None`` where it is not known."""
 
     KIND: ClassVar = "source statistics"
     PARTS: ClassVar = ("cls", "features", "pooled", "patch_mean", "patch_log_variance", "descriptor")
@@ -69,15 +74,20 @@ class SourceStatistics(Measured):
 
     @classmethod
     def of_images(
-        cls, fingerprint: str, model: str, descriptors: Array, inputs: InputRange | None = None
+        cls,
+        fingerprint: str,
+        model: str,
+        descriptors: Array,
+        inputs: InputRange | None = None,
+        noise: float | None = None,
     ) -> SourceStatistics:
         """Statistics of a model that shows nothing of its inside, from the images' descriptors ``[B, f]`` alone."""
         count, layers, none = len(descriptors), np.zeros((0, 0)), np.zeros(0)
-        parts = {name: Moments(count, layers, layers) for name in cls.PARTS}
+        parts: dict[str, Any] = {name: Moments(count, layers, layers) for name in cls.PARTS}
         parts |= {"pooled": Moments(count, none, none), "descriptor": Moments.of(descriptors)}
         cross = {name: np.zeros((0, *parts[name].mean.shape)) for name in cls.CONDITIONED}
         content = ContentMoments(ContentBasis(none, layers), count, none, layers, cross)
-        return cls(fingerprint, content=content, model=model, inputs=inputs, **parts)
+        return cls(fingerprint, content=content, model=model, inputs=inputs, noise=noise, **parts)
 
     @property
     def images(self) -> int:
@@ -91,7 +101,17 @@ class SourceStatistics(Measured):
         differences = {name: pairs[name][1].mean - pairs[name][0].mean for name in self.CONDITIONED}
         content = self.content.merge(other.content, differences)
         inputs = None if self.inputs is None or other.inputs is None else self.inputs.merge(other.inputs)
-        return SourceStatistics(self.fingerprint, content=content, model=self.model, inputs=inputs, **parts)
+        patch_moments = None
+        if self.patch_moments is not None and other.patch_moments is not None:
+            patch_moments = self.patch_moments.merge(other.patch_moments)
+        noise = None
+        if self.noise is not None and other.noise is not None:
+            share = other.images / (self.images + other.images)
+            noise = (1 - share) * self.noise + share * other.noise
+        return SourceStatistics(
+            self.fingerprint, content=content, model=self.model, inputs=inputs, patch_moments=patch_moments,
+            noise=noise, **parts,
+        )  # fmt: skip
 
     def regression(self) -> ContentRegression:
         """Learn how the activations follow from what an image shows."""

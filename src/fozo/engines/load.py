@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fozo.engines.blackbox import BlackBoxEngine, CallableModel, black_box, per_channel
-from fozo.engines.onnx.schema import ForeignModelError, NoTokensError
+from fozo.engines.onnx.schema import ForeignModelError
+from fozo.engines.tokens import NoTokensError
 from fozo.errors import FozoError
 from fozo.io import read_json
 from fozo.types import Engine
@@ -19,11 +20,13 @@ from fozo.types import Engine
 if TYPE_CHECKING:
     import torch
 
+    from fozo.engines.hooked import HookedEngine
+    from fozo.engines.onnx.adopt import Adopted
     from fozo.engines.onnx.runtimes import GraphEngine
-    from fozo.engines.torch_engine import TorchEngine
 
 TIMM = "timm:"
 NO_ONNX = "the onnx package, which finds the tokens in it, is not installed: pip install 'fozo[export]'"
+OTHER_KINDS = ("use it as a black box", "use timm's names")  # what refusals of modules that are no plain ViT advise
 Model: TypeAlias = "Engine | torch.nn.Module | CallableModel | str | os.PathLike[str]"  # What :func:`load_engine` takes
 
 
@@ -146,30 +149,34 @@ def _load_black_box(model: CallableModel | str | os.PathLike[str], options: Load
     return black_box(model, name=options.architecture, channels=options.channels or 3, **kwargs)
 
 
+def adopted(path: Path, options: LoadOptions) -> Adopted:
+    """Find the tokens in a graph that another program wrote; raise :class:`NoTokensError` where there are none."""
+    try:
+        from fozo.engines.onnx.adopt import adopt
+    except ImportError as error:
+        raise NoTokensError(f"{NO_ONNX}; or adopt it elsewhere: fozo adopt {path.name} -o OUT.onnx") from error
+    from fozo.engines.onnx.runtimes import model_path
+
+    wanted = options.image_size
+    if isinstance(wanted, int):
+        wanted = (wanted, wanted)
+    graph = adopt(model_path(path), wanted, reverse=options.channels == "bgr")
+    size = graph.spec.image_size
+    if wanted not in (None, size):
+        raise FozoError(f"{path} takes images of {size}, not of {wanted}; leave image_size= out")
+    return graph if options.architecture is None else graph.named(options.architecture)
+
+
 def _load_foreign(path: Path, options: LoadOptions) -> Engine:
     """Adopt the tokens of a graph that another program wrote, or run it as a black box that can say why not."""
     try:
-        from fozo.engines.onnx.adopt import adopt
-    except ImportError:
-        reason = f"{NO_ONNX}, or write a file with tokens elsewhere: fozo adopt {path.name} -o OUT.onnx"
-    else:
-        wanted = options.image_size
-        if isinstance(wanted, int):
-            wanted = (wanted, wanted)
-        try:
-            adopted = adopt(path, wanted, reverse=options.channels == "bgr")
-        except NoTokensError as error:
-            reason = str(error)
-        else:
-            size = adopted.spec.image_size
-            if wanted not in (None, size):
-                raise FozoError(f"{path} takes images of {size}, not of {wanted}; leave image_size= out")
-            named = adopted.named(options.architecture or path.stem)
-            with named.file() as file:
-                return _load_graph(file, replace(options, architecture=None, image_size=None, channels=None))
-    engine = _load_black_box(path, options)
-    engine.reason = reason
-    return engine
+        graph = adopted(path, options)
+    except NoTokensError as error:
+        engine = _load_black_box(path, options)
+        engine.reason = str(error)
+        return engine
+    with graph.file() as file:
+        return _load_graph(file, replace(options, architecture=None, image_size=None, channels=None))
 
 
 def _from_timm(name: str) -> torch.nn.Module:
@@ -226,11 +233,17 @@ def _load_graph(path: str | os.PathLike[str], options: LoadOptions) -> GraphEngi
     return engine.adjust(options.classes, mean=mean, std=std, labels=labels)
 
 
-def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOptions) -> TorchEngine | BlackBoxEngine:
+def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOptions) -> Engine:
     import torch
 
     from fozo.engines.torch_engine import TorchEngine
-    from fozo.models.convert import hints_from_name, names_by_tag, state_from_file, vit_from_state, widths_from_name
+    from fozo.models.convert import (
+        hints_from_name,
+        names_by_tag,
+        state_from_file,
+        vit_from_state,
+        widths_from_name,
+    )
     from fozo.models.libraries import converter
 
     if options.dtype not in (None, "float32", "float64"):
@@ -246,10 +259,18 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
         model = _unwrapped(model)
         convert = None if isinstance(model, torch.jit.ScriptModule) else converter(model)
         if convert is None:
-            return _load_black_box(model, options)
+            return _load_hooked(model, options)
         options.refuse(("channels",), "a ViT reads RGB")
         _refuse_quantised(model)
-        vit, hints = convert(model, hints)
+        try:
+            vit, hints = convert(model, hints)
+        except FozoError as refusal:
+            if not any(remedy in str(refusal) for remedy in OTHER_KINDS):  # its files are wrong, say
+                raise
+            engine = _load_hooked(model, options)
+            if isinstance(engine, BlackBoxEngine):
+                raise FozoError(f"{refusal}; nor by hooks, because {engine.reason}") from refusal
+            return engine
     widths = widths_from_name(options.architecture or "")
     if widths and vit.architecture.dim not in widths:
         raise FozoError(
@@ -274,6 +295,35 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
         classes=options.classes,
         chunk=options.chunk,
     )
+
+
+def _load_hooked(model: torch.nn.Module, options: LoadOptions) -> HookedEngine | BlackBoxEngine:
+    """Move the tokens of a module by hooks, or run it as a black box that can say why not."""
+    import torch
+
+    from fozo.engines.hooked import hooked
+
+    wanted = options.image_size
+    if isinstance(wanted, int):
+        wanted = (wanted, wanted)
+    try:
+        if model.training or isinstance(model, torch.jit.ScriptModule) or options.channels == "bgr":
+            raise NoTokensError("hooks need a plain module in evaluation mode that reads RGB")
+        engine = hooked(model, wanted, options.chunk)
+    except NoTokensError as error:
+        black = _load_black_box(model, options)
+        black.reason = str(error)
+        return black
+    options.refuse(("heads", "device", "dtype", "scales"), "this module runs as it is, with hooks on its blocks")
+    channels = engine.spec.channels
+    engine.spec = replace(
+        engine.spec,
+        name=options.architecture or engine.spec.name,
+        mean=per_channel(options.mean, channels),
+        std=per_channel(options.std, channels),
+        labels=None if options.labels is None else tuple(options.labels),
+    )
+    return engine if options.classes is None else engine.restricted(options.classes)
 
 
 def _unwrapped(model: Any) -> torch.nn.Module:  # noqa: ANN401 - of any of torch's wrappers

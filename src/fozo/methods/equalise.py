@@ -18,7 +18,7 @@ import numpy as np
 
 from fozo.errors import FozoError
 from fozo.methods.align.equaliser import PROFILES, Equaliser
-from fozo.methods.align.memory import Memory, RetrievalConfig, Rows, kept_images, retrieve
+from fozo.methods.align.memory import Memory, RetrievalConfig, retrieve
 from fozo.methods.common.options import one_of
 from fozo.methods.common.wrapper import Forward, Wrapper
 from fozo.methods.method import Result
@@ -78,7 +78,6 @@ class Equalise(Wrapper[EqualiseConfig, EqualiseState]):
         self.equaliser = Equaliser(self.source, self.engine, config.strength, config.retrieval, config.profile)
         spectra = self.equaliser.spectra
         self.parameters += spectra.channels * spectra.bands  # a gain for each band of each channel
-        self._capacity = kept_images(config.retrieval)
 
     def init(self) -> EqualiseState:
         return EqualiseState(Memory.empty(self.equaliser.std.size), self.inner.init())
@@ -95,15 +94,14 @@ class Equalise(Wrapper[EqualiseConfig, EqualiseState]):
             merged = domains.same_domain()
             retrieved = retrieve(memory, merged, self.config.retrieval)
             samples = float(retrieved.samples.mean())
-            plan = self.equaliser.plan(merged, retrieved)
+            plan = self.equaliser.plan(retrieved.posterior(merged))
             if plan:
                 restored = self.equaliser.restore(batch.images[is_picture], coefficients[is_picture], plan)
                 images = np.array(batch.images)
                 images[is_picture] = self._in_range(restored)
                 equalised = batch.with_images(images)
                 last_input = images[-1]
-            none = np.zeros((int(is_picture.sum()), 0), dtype=np.float32)
-            memory = memory.add(Rows.pack(domains, none[:, None], none), self._capacity)
+            memory = memory.add(domains, self.config.retrieval.capacity)
         inner = forward(equalised)
         metrics = {
             "shift": self.equaliser.shift(descriptors[is_picture]),

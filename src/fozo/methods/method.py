@@ -35,7 +35,7 @@ from fozo.methods.common.info import NEEDS, MethodInfo, check_needs
 from fozo.methods.common.journal import Journal, read_journal
 from fozo.methods.common.options import NoOptions, plain, with_options
 from fozo.methods.observer import AttachedObserver, DriftReading, Observation, Observer, Reading
-from fozo.state import Changes, State, check_owner, diff, leaves, patch, read_state, rebuild, save, seal
+from fozo.state import Changes, Leaf, State, check_owner, diff, leaves, patch, read_state, rebuild, save, seal
 from fozo.types import Answer, Array, Batch, Floats, Images, ImagesT, Tap
 
 if TYPE_CHECKING:
@@ -43,6 +43,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 LOG = logging.getLogger(__name__)
+AUTHORS_NAMES = {
+    "EXTRAS", "PRESETS", "check_state", "configure", "equaliser", "identity", "init", "inner", "journaled",
+    "last_input", "parameters", "plain", "predict_step", "prepare", "reading", "restart", "resume", "seed", "snapshot",
+    "step", "wrap",
+}  # fmt: skip
 
 C = TypeVar("C", bound="DataclassInstance")  # a frozen config
 S = TypeVar("S", bound=State)
@@ -203,6 +208,10 @@ class Method(ABC, Generic[C, S]):
     def check_state(self, state: S) -> None:
         """Refuse a state of the right shapes that no run of this method leads to, with a ``FozoError``."""
 
+    def journaled(self, state: S) -> S:
+        """Return what a journal keeps of a state; what is too large for it stays as it was at first."""
+        return state
+
     def restart(self, state: S) -> S:
         """Return the state after a reset; some published methods keep a part of the old one."""
         return self.init()
@@ -305,7 +314,9 @@ class Method(ABC, Generic[C, S]):
                 watched, news = updated
                 reading = news
         batches = self._now.batches + learnt
-        journaled = None if self._journal is None else result.state if learnt else self._now.journaled
+        journaled = self._now.journaled
+        if self._journal is not None and learnt:
+            journaled = self.journaled(result.state)
         self._now = Moment(
             result.state, batches, result.metrics, result.passes, result.last_input, watched, reading, journaled
         )
@@ -406,13 +417,18 @@ class Method(ABC, Generic[C, S]):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state, atomically and without pickle; with it what an attached monitor remembers."""
+        saved, owner = self.snapshot()
+        save(path, saved, owner)
+
+    def snapshot(self) -> tuple[Saved, dict[str, object]]:
+        """Return what a file holds as a value, for a larger file, and its owner."""
         with self._lock:
             now = replace(self._now, state=self._state())
             observer = self._observer
         owner: dict[str, object] = {"method": self._owner()}
         if observer is not None:
             owner["observer"] = observer.observer.owner()
-        save(path, Saved(now.batches, now.state, now.watched), owner)
+        return Saved(now.batches, now.state, now.watched), owner
 
     def restore(self, path: str | os.PathLike[str]) -> None:
         """Continue from a saved state, as if the run had never been interrupted.
@@ -420,15 +436,18 @@ class Method(ABC, Generic[C, S]):
         A state of another method, model or config is refused, and nothing is changed. So is the memory of a monitor
         that is attached; one of another reference is left out, and the monitor begins anew.
         """
-        name = os.fspath(path)
         owner, values = read_state(path)
+        self.resume(os.fspath(path), owner, values)
+
+    def resume(self, name: str, owner: Mapping[str, Any], values: Mapping[str, Leaf]) -> None:
+        """Continue from the owner and the leaves of a :meth:`snapshot`, which were read from the file ``name``."""
         check_owner(name, owner.get("method", {}), self._owner())
         observer = None if self._observer is None else self._observer.observer
         fresh = None if observer is None else observer.init()
         is_known = observer is not None and owner.get("observer") == observer.owner()
         if not is_known:
-            values = {path: leaf for path, leaf in values.items() if not path.startswith("watched.")}
-            values["watched"] = None
+            known = {path: leaf for path, leaf in values.items() if not path.startswith("watched.")}
+            values = {**known, "watched": None}
             if observer is not None:
                 LOG.warning("%s has no memory of this monitor, which begins anew", name)
         like = Saved(0, self.init(), fresh if is_known else None)
@@ -466,11 +485,12 @@ class Method(ABC, Generic[C, S]):
             self._journal.rewind(self._now.batches)
 
     def _write_entry(self, journal: Journal, old: S, new: S) -> None:
-        journaled = self._now.journaled
-        if journaled is None:  # of an earlier process
-            journaled, _ = self._replayed(journal.path, self._now.batches)
-        entry = self._entry(old, new)
-        loaded = diff(journaled, old)
+        before = self._now.journaled
+        if before is None:  # of an earlier process
+            before, _ = self._replayed(journal.path, self._now.batches)
+        kept = self.journaled(old)
+        entry = self._entry(kept, self.journaled(new))
+        loaded = diff(before, kept)
         if loaded:  # another state was loaded since the last batch
             entry = {**entry, "before": loaded}
         journal.append(self._now.batches, entry)
@@ -558,6 +578,10 @@ class Method(ABC, Generic[C, S]):
         if name not in cls.PRESETS:
             raise FozoError(f"{cls.info.name} has no preset {name!r}; choose from {', '.join(cls.PRESETS)}")
         return cast("C", with_options(cls.info.name, "", cls.PRESETS[name], options))
+
+    def __dir__(self) -> list[str]:
+        """What a user needs; what an author implements is in docs/methods.md."""
+        return [name for name in super().__dir__() if name not in AUTHORS_NAMES]
 
     def __repr__(self) -> str:
         usual = next(iter(self.PRESETS.values()))

@@ -34,7 +34,7 @@ from fozo.methods.common.options import positive
 from fozo.methods.fozo.journal import check_point, entry_of, read_entry
 from fozo.methods.method import Method, Result
 from fozo.methods.registry import register
-from fozo.state import State, unjournaled
+from fozo.state import State
 from fozo.types import Array, Batch, Floats, Knobs, Tap
 
 LEAST_RMS = 1e-6  # of projected gradients; less is rounding
@@ -81,13 +81,13 @@ class ScaledFOZOState(State):
 
     spsa: SPSAState  # the prompt, and where its schedule stands
     power: float  # running mean square of the projected gradients
-    shift: ContentSums = unjournaled()
-    window: Window = unjournaled()  # features of recent images
+    shift: ContentSums
+    window: Window  # features of recent images
 
 
 @register(
-    "scaled-fozo", passes="2n", adapts="a prompt", paper="fozo, docs/fozo.md", needs={"source", "tokens", "prompts"}, draws=True,
-    label="FOZO scaled",
+    "scaled-fozo", passes="2n", adapts="a prompt", paper="fozo, docs/fozo.md",
+    needs={"source", "tokens", "prompts"}, draws=True, label="FOZO scaled",
 )  # fmt: skip
 class ScaledFOZO(Method[ScaledFOZOConfig, ScaledFOZOState]):
     """Zeroth-order descent on one prompt in units of the model's tokens, and a shift by content.
@@ -150,6 +150,9 @@ class ScaledFOZO(Method[ScaledFOZOConfig, ScaledFOZOState]):
 
     def _take(self, state: ScaledFOZOState, step: Step) -> ScaledFOZOState:
         return replace(state, spsa=self._spsa.follow(state.spsa, step), power=power_after(state.power, step))
+
+    def journaled(self, state: ScaledFOZOState) -> ScaledFOZOState:
+        return replace(self.init(), spsa=state.spsa, power=state.power)
 
     def _entry(self, old: ScaledFOZOState, new: ScaledFOZOState) -> dict[str, Any]:
         return entry_of(new.spsa)

@@ -251,8 +251,7 @@ class DriftState(State):
     drift: Drift = NO_DRIFT
 
     def __post_init__(self) -> None:
-        numbers = [number for number in (self.drift.since, self.drift.changed) if number is not None]
-        if self.seen < len(self.features) or not all(1 <= number <= self.seen for number in numbers):
+        if self.seen < max(len(self.features), self.drift.since or 0, self.drift.changed or 0):
             raise ValueError("it has seen fewer images than it remembers")
         if self.drift.drift_detected != (self.drift.since is not None):
             raise ValueError("it has a drift without a date, or a date without a drift")

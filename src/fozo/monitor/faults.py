@@ -30,7 +30,6 @@ SENTENCES = {
     "turned": "the whole scene changed at once: camera turned, moved or blocked",
 }
 LASTING = {"black": 3, "covered": 3, "over-exposed": 3, "frozen": 8, "turned": 4}  # frames until a fault counts
-NEEDED = np.array(list(LASTING.values()))
 Counts = npt.NDArray[np.int64]
 
 
@@ -106,17 +105,18 @@ class FaultDetector:
 
     def _count(self, state: FaultState, shown: set[str], time: float) -> tuple[FaultState, list[Event]]:
         """Note which faults have lasted long enough, and which are over."""
-        is_shown = np.array([name in shown for name in LASTING])
-        lasted = np.where(is_shown, state.lasted + 1, 0)
-        begins = lasted == NEEDED
-        ends = (state.began > 0) & (lasted == 0)
-        began = np.where(begins, state.frames - NEEDED + 1, np.where(ends, 0, state.began))
+        lasted = np.zeros_like(state.lasted)
+        began = state.began.copy()
         events = []
-        for index, (name, sentence) in enumerate(SENTENCES.items()):
-            if begins[index]:
-                events.append(Event(name, int(began[index]), time, sentence))
-            elif ends[index]:
-                events.append(Event(f"{name} over", state.frames, time, f"no longer: {sentence}"))
+        for index, (name, needed) in enumerate(LASTING.items()):
+            if name in shown:
+                lasted[index] = state.lasted[index] + 1
+            if lasted[index] == needed:
+                began[index] = state.frames - needed + 1
+                events.append(Event(name, int(began[index]), time, SENTENCES[name]))
+            elif began[index] and not lasted[index]:
+                began[index] = 0
+                events.append(Event(f"{name} over", state.frames, time, f"no longer: {SENTENCES[name]}"))
         return replace(state, lasted=lasted, began=began), events
 
     def _with_scene(self, state: FaultState, gray: Floats) -> tuple[FaultState, bool]:

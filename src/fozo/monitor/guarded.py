@@ -12,7 +12,7 @@ from fozo.methods.common.wrapper import Forward, Wrapper
 from fozo.methods.method import Method, Moment, Result
 from fozo.methods.observer import AttachedObserver, Observation
 from fozo.monitor.monitor import Monitor, MonitorState, Status
-from fozo.state import State, unjournaled
+from fozo.state import State
 from fozo.types import Answer, Batch
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class GuardedState(State):
     """What the inner method has learnt, and the evidence on it."""
 
     inner: State
-    monitor: MonitorState = unjournaled()
+    monitor: MonitorState
 
 
 class Guarded(Wrapper[NoOptions, GuardedState]):
@@ -55,7 +55,7 @@ class Guarded(Wrapper[NoOptions, GuardedState]):
                 "collected with corruptions"
             )
         self.monitor = monitor
-        super().__init__(inner.engine, inner._statistics, inner=inner)
+        super().__init__(inner.engine, inner=inner)
 
     def prepare(self) -> None:
         super().prepare()
@@ -63,6 +63,10 @@ class Guarded(Wrapper[NoOptions, GuardedState]):
 
     def init(self) -> GuardedState:
         return GuardedState(self.inner.init(), self.monitor.init())
+
+    def journaled(self, state: GuardedState) -> GuardedState:
+        """The evidence begins again in a replay: images are not in a journal."""
+        return replace(super().journaled(state), monitor=self.monitor.init())
 
     def wrap(self, state: GuardedState, batch: Batch, forward: Forward) -> Result[GuardedState]:
         inner = forward(batch)

@@ -358,28 +358,23 @@ class Monitor(Observer[MonitorState]):
     def report(self, state: MonitorState) -> Status:
         """Say what a memory says, without what only its latest batch had."""
         reference = self.reference
-        drift = state.drift.drift
-        status = Status(state.images, drift, faults=state.faults.faults, events=state.events)
+        signatures = reference.signatures
+        status = Status(state.images, state.drift.drift, faults=state.faults.faults, events=state.events)
         where = None
         if len(state.features):
-            white = reference.clean.whitening
-            quality, clearest = changes(state.features, white.mean, white.std)
+            quality, clearest = changes(state.features, reference.clean.whitening.mean, reference.clean.whitening.std)
             rise = float(reference.clean.entropy_rises(state.predictions[:, 2].mean(keepdims=True))[0])
-            guess = None
-            if reference.signatures is not None:
-                where = reference.signatures.coordinates(state.features)
-                guess = reference.signatures.guess(state.features) if drift.drift_detected else None
-            outside = guess is not None and not guess.known
+            status = replace(status, quality=quality, changes=clearest, entropy_rise=rise)
+            if signatures is not None:
+                where = signatures.coordinates(state.features)
+                if status.drift.drift_detected:
+                    status = replace(status, guess=signatures.guess(state.features))
+            outside = status.guess is not None and not status.guess.known
             expected = reference.expect(state.predictions, state.features, outside=outside)
-            status = replace(
-                status,
-                quality=quality,
-                changes=clearest,
-                guess=guess,
-                entropy_rise=rise,
-                accuracy=None if reference.unlabelled else expected,
-                relative_accuracy=expected if reference.unlabelled else None,
-            )
+            if reference.unlabelled:
+                status = replace(status, relative_accuracy=expected)
+            else:
+                status = replace(status, accuracy=expected)
         if len(state.pairs) < MIN_PAIRS:
             return status
         comparison = Comparison.of(state.pairs, reference.plain, reference.adapted, where)
@@ -462,12 +457,11 @@ class Monitor(Observer[MonitorState]):
 
 
 def _guard_events(before: MonitorState, status: Status, now: float) -> list[Event]:
-    if status.guarding == before.guarding:
-        return []
-    name, text = "guard over", "adaptation no longer hurts"
-    if status.guarding:
-        name, text = "guard", "adaptation hurts: the plain model predicts"
-    return [Event(name, status.images, now, text, status.metrics())]
+    if status.guarding and not before.guarding:
+        return [Event("guard", status.images, now, "adaptation hurts: the plain model predicts", status.metrics())]
+    if before.guarding and not status.guarding:
+        return [Event("guard over", status.images, now, "adaptation no longer hurts", status.metrics())]
+    return []
 
 
 def _clock(time: float | None) -> str:

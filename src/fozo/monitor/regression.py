@@ -174,7 +174,7 @@ class Regression(State):
         member = np.repeat(np.eye(len(groups)), sizes, axis=0)
         design = np.column_stack([np.ones(len(columns)), (columns - centre) / scale, member])
         distances = cdist(coordinates, coordinates)
-        inverse: Array = np.linalg.inv(_kernel(distances) + JITTER * np.eye(len(groups)))  # K^-1
+        inverse = np.linalg.inv(_kernel(distances) + JITTER * np.eye(len(groups)))  # K^-1
         fit = _fit(design, soft_labels, inverse)
         covariance = _covariance(fit, inverse)
         intercept, slope = _line(fit, [domain.correct for domain in evidence if domain.correct is not None])
@@ -273,7 +273,7 @@ def _kernel(distances: Array) -> Array:
     return np.asarray(SIGNAL_STD**2 * np.exp(-distances / LENGTHSCALE))
 
 
-def _fit(design: Array, soft_labels: Array, inverse: Array) -> Fit:
+def _fit(design: Array, soft_labels: Array, inverse: Floats) -> Fit:
     """Fit (w, u) in one vector (R&W algorithm 3.1, with the weights included); ``inverse`` is K^-1.
 
     Soft labels vary less than p (1 - p), so each counts for several binary outcomes: a first fit says how many.
@@ -285,7 +285,7 @@ def _fit(design: Array, soft_labels: Array, inverse: Array) -> Fit:
     return Fit.of(design, soft_labels, mean, precision, weight)
 
 
-def _covariance(fit: Fit, inverse: Array) -> Array:
+def _covariance(fit: Fit, inverse: Floats) -> Array:
     """C of a score whose gradient is g = (x, k), by the weights (w, K^-1 u).
 
     Given the data, with H the curvature and A = diag(I, K^-1), its variance is s^2 + g^T (A H^-1 A - diag(0, K^-1)) g:

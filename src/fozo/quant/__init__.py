@@ -1,8 +1,8 @@
 """Eight-bit models: PTQ4ViT simulated in PyTorch (here), and INT8 files for ONNX Runtime (``fozo export --int8``).
 
     engine = fozo.quant.ptq4vit(fozo.load_engine("vit.safetensors"), clean_images)
-    engine.scales.save("scales.npz")
-    engine = fozo.load_engine("vit.safetensors", scales="scales.npz")     # later, without searching again
+    engine.scales.save("scales.safetensors")
+    engine = fozo.load_engine("vit.safetensors", scales="scales.safetensors")     # later, without searching again
 
 torch is imported by the functions that need it, so that ``import fozo.quant`` works without.
 """

@@ -1,6 +1,6 @@
 """The server as an ASGI application: the Open Inference Protocol v2 with sequences, binary tensors, and metrics.
 
-    app = create_app(ServeConfig(models=(ModelConfig("fashion", "fashion.onnx", "fashion.npz"),)))
+    app = create_app(ServeConfig(models=(ModelConfig("fashion", "fashion.onnx", "fashion.safetensors"),)))
 
 Any ASGI server can run it; ``fozo serve`` uses uvicorn. Do not run it with several worker processes: one process owns
 all cameras of its state folder. Errors are reported as the protocol defines, ``{"error": SENTENCE}``.
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, nullcontext
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -45,7 +46,6 @@ LOG = logging.getLogger("fozo.serve")
 EXTENSIONS = ["sequence", "sequence(string_id)", "binary_tensor_data"]
 MODEL_VERSION = "1"
 TINY_JSON = 2048  # bytes of JSON that the event loop parses, in 0.1 ms at most: waking a thread costs as much
-SHORT_JSON = 99_999  # bytes; longer JSON is parsed one request at a time
 DISCONNECT_AFTER = 0.02  # seconds after which the server watches for a client that hangs up: most are answered by then
 BODIES = 3  # how many bodies of `max_body` bytes may be in memory at a time, of which one is a reserve for small ones
 SMALL_BODY = 1 << 20  # bytes of a body that may come from the reserve
@@ -57,7 +57,8 @@ class InferenceServer:
     """Models, metrics, and from start to stop the pool that the routes share."""
 
     def __init__(self, config: ServeConfig, board: CameraBoard | None = None) -> None:
-        self.config, self.board = config, board
+        self.config = config
+        self.board = board
         with ExitStack() as stack:
             if config.state is not None and not config.shared:
                 sentence = f"another server keeps its cameras in {config.state}; stop it, or give another --state"
@@ -68,7 +69,7 @@ class InferenceServer:
         self.pool: Pool | None = None
         self.unsaved: list[str] = []  # cameras that could not be saved when it was stopped
         self._held = 0  # bytes of bodies that have arrived and are not answered
-        self._long_json = asyncio.Semaphore(1)  # parsing holds the interpreter: two take more memory, not less time
+        self._parsing = asyncio.Lock()  # parsing holds the interpreter: two take more memory, not less time
 
     def start(self) -> None:
         folders = [model.folder for model in self.models.values() if model.folder is not None]
@@ -81,7 +82,8 @@ class InferenceServer:
 
     def stop(self) -> None:
         """Finish what is queued, and save all cameras; ``unsaved`` names those that could not be."""
-        pool, self.pool = self.pool, None
+        pool = self.pool
+        self.pool = None
         if pool is not None:
             saved, unsaved = pool.close()
             if self.config.state is not None:
@@ -102,7 +104,8 @@ class InferenceServer:
             self.board.forget(model.name, name)
 
     def model(self, http: HTTPRequest) -> ServedModel:
-        name, version = http.path_params["model"], http.path_params.get("version", MODEL_VERSION)
+        name = http.path_params["model"]
+        version = http.path_params.get("version", MODEL_VERSION)
         model = self.models.get(name)
         if model is None:
             raise HTTPException(404, f"there is no model {name[:100]!r}; the models are {', '.join(self.models)}")
@@ -111,7 +114,9 @@ class InferenceServer:
         return model
 
     async def infer(self, http: HTTPRequest) -> Response:
-        started, name, code = time.perf_counter(), UNKNOWN_MODEL, 500
+        started = time.perf_counter()
+        name = UNKNOWN_MODEL
+        code = 500
         try:
             model = self.model(http)
             name = model.name
@@ -142,7 +147,8 @@ class InferenceServer:
 
     async def _read(self, http: HTTPRequest, pool: Pool, body: bytearray, outputs: tuple[str, ...]) -> InferRequest:
         picture = http.headers.get("content-type", "").partition(";")[0].strip().lower() in protocol.PICTURES
-        length, timeout = http.headers.get(HEADER_LENGTH), self.config.timeout
+        length = http.headers.get(HEADER_LENGTH)
+        timeout = self.config.timeout
         try:
             most = self.config.max_body
             most = most if picture or length is not None else min(most, self.config.max_json)
@@ -152,30 +158,34 @@ class InferenceServer:
         if picture:
             request = protocol.picture_request(bytes(body), http.scope["query_string"], outputs)
         else:
-            size = len(body) if length is None else int(length) if length.isdecimal() and len(length) < 10 else 0
             read = partial(protocol.read_request, body, length, pool.limits, outputs)
-            async with self._long_json if size > SHORT_JSON else nullcontext():
-                request = read() if size <= TINY_JSON else await asyncio.to_thread(read)
-        named = http.headers.get(protocol.SEQUENCE_HEADER)
-        return request if request.camera or not named else replace(request, camera=protocol.read_sequence_id(named))
+            if min(len(body), _length(length)) <= TINY_JSON:
+                request = read()
+            else:
+                async with self._parsing:
+                    request = await asyncio.to_thread(read)
+        client = "" if http.client is None else http.client.host
+        camera = request.camera or protocol.read_sequence_header(http.headers.get(protocol.SEQUENCE_HEADER, ""))
+        return replace(request, camera=camera, client=client)
 
     async def _receive(self, http: HTTPRequest, body: bytearray, most: int) -> None:
         """Add a body's parts to ``body`` as they arrive, within the limits of one body and of all of them."""
         if http.headers.get("content-encoding", "identity") != "identity":
             raise HTTPException(415, "the body is compressed; send it uncompressed", CLOSE)
-        header, total = http.headers.get("content-length", ""), BODIES * self.config.max_body
+        header = http.headers.get("content-length", "")
+        total = BODIES * self.config.max_body
         too_long = HTTPException(413, f"the body is longer than {most} bytes; send fewer images, or binary data", CLOSE)
         if header.isdecimal() and (len(header) > 18 or int(header) > most):
             raise too_long
-        async for part in http.stream():
-            if len(body) + len(part) > most:
+        async for chunk in http.stream():
+            if len(body) + len(chunk) > most:
                 raise too_long
-            reserve = 0 if len(body) + len(part) <= SMALL_BODY else self.config.max_body
-            if self._held + len(part) > total - reserve:
+            reserve = 0 if len(body) + len(chunk) <= SMALL_BODY else self.config.max_body
+            if self._held + len(chunk) > total - reserve:
                 sentence = "too many large requests are being read; try again in a while"
                 raise HTTPException(503, sentence, {**CLOSE, **RETRY})
-            body += part
-            self._held += len(part)
+            body += chunk
+            self._held += len(chunk)
 
     async def predict(self, http: HTTPRequest | None, model: ServedModel, request: InferRequest) -> Body:
         """Queue a request and wait; drop one that was not begun if the client hangs up or time is up."""
@@ -268,6 +278,11 @@ class InferenceServer:
         app = Starlette(routes=routes, lifespan=lifespan, middleware=[access], exception_handlers=handlers)
         app.state.server = self
         return app
+
+
+def _length(header: str | None) -> float:
+    """The length of the JSON that a header says, where it can be read: whoever parses the body refuses others."""
+    return int(header) if header is not None and header.isdecimal() and len(header) < 10 else math.inf
 
 
 async def _error(http: HTTPRequest, error: Exception) -> Response:

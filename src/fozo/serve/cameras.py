@@ -11,8 +11,9 @@ import hashlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -24,8 +25,8 @@ from fozo.core.statistics import SourceStatistics
 from fozo.engines.blackbox import BlackBoxEngine
 from fozo.engines.load import load_engine
 from fozo.errors import FozoError
-from fozo.io import load_arrays, refuse_damage, save_arrays
-from fozo.methods.method import Method
+from fozo.io import refuse_damage
+from fozo.methods.method import Method, Saved
 from fozo.methods.registry import create
 from fozo.monitor import Event, Guarded, Monitor, MonitorReference
 from fozo.monitor.events import thumbnail
@@ -34,17 +35,15 @@ from fozo.serve import protocol
 from fozo.serve.board import Reading
 from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.merging import LOG, MergingEngine, is_independent
-from fozo.serve.protocol import ACCURACY, DRIFT, LOGITS, InferRequest, InferResponse, Limits
-from fozo.serve.store import LOOKED_AT, PRIVATE, CameraFolder, CameraInUse, StateFolder, is_damage
-from fozo.state import leaves, rebuild
+from fozo.serve.protocol import ACCURACY, DRIFT, LOGITS, UNKNOWN_ACCURACY, InferRequest, InferResponse, Limits
+from fozo.serve.store import LOOKED_AT, CameraFolder, CameraInUse, StateFolder, is_damage
+from fozo.state import Leaf, State, leaves, rebuild
 from fozo.types import Batch, Engine
 
 Create = Callable[[Callable[[Event], None]], tuple[Method[Any, Any], Monitor | None]]
 RESPONSES, RESPONSE_BYTES = 32, 256 << 10
 """Responses that a camera keeps, and the bytes of their logits in all; the latest is always kept."""
-KIND = "answers"
 FRAME_INTERVAL = 1.0  # seconds between two thumbnails of a camera on the page
-UNKNOWN_ACCURACY = 0.5, 0.0, 1.0  # the expected accuracy where there is no estimate: of images that cannot be pictures
 
 
 def digest(request: InferRequest) -> str:  # of its images
@@ -59,6 +58,62 @@ def digest(request: InferRequest) -> str:  # of its images
     return found.hexdigest()
 
 
+@dataclass(frozen=True)
+class Tensor(State):
+    """An array of any numbers, also of such that are not finite: a detector may return them."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: npt.NDArray[np.uint8]
+
+    def __post_init__(self) -> None:
+        if np.dtype(self.dtype).kind not in "biuf":
+            raise ValueError(f"an output is {self.dtype!r:.40}")
+        self.array()
+
+    @classmethod
+    def of(cls, array: npt.NDArray[Any]) -> Tensor:
+        return cls(array.dtype.str, array.shape, np.frombuffer(array.tobytes(), np.uint8))
+
+    def array(self) -> npt.NDArray[Any]:
+        return np.frombuffer(self.data.tobytes(), self.dtype).reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class KeptResponse(State):
+    """A response as it is saved."""
+
+    id: str
+    digest: str
+    images: int
+    outputs: tuple[Tensor, ...]
+    drift: tuple[float, float, float, float] | None
+    accuracy: tuple[float, float, float] | None
+    sentence: str
+
+    def __post_init__(self) -> None:
+        if self.images < 1:
+            raise ValueError(f"the response to {self.id} has {self.images} images")
+
+
+@dataclass(frozen=True)
+class Past(State):
+    """What a camera has done."""
+
+    images: int = 0
+    """Images of its stream."""
+    responses: tuple[KeptResponse, ...] = ()
+    """The latest responses, the oldest first."""
+
+
+@dataclass(frozen=True)
+class CameraState(State):
+    """All that is saved of a camera, of one moment."""
+
+    past: Past
+    method: Saved
+
+
 class ResponseCache(OrderedDict[tuple[str, str], InferResponse]):
     """The latest responses by the ids and digests of their requests."""
 
@@ -69,27 +124,21 @@ class ResponseCache(OrderedDict[tuple[str, str], InferResponse]):
         while len(self) > 1 and (len(self) > RESPONSES or total > RESPONSE_BYTES):
             total -= self.popitem(last=False)[1].nbytes
 
-    def save(self, path: Path) -> None:
-        rows = [[*key, one.images, one.drift, one.accuracy, one.sentence] for key, one in self.items()]
-        each = ((f"{i}-{j}", x) for i, one in enumerate(self.values()) for j, x in enumerate(one.outputs.values()))
-        save_arrays(path, {"kind": KIND, "answers": rows}, dict(each), PRIVATE)
+    def kept(self) -> tuple[KeptResponse, ...]:
+        kept = []
+        for (id, digest), one in self.items():
+            outputs = tuple(map(Tensor.of, one.outputs.values()))
+            kept.append(KeptResponse(id, digest, one.images, outputs, one.drift, one.accuracy, one.sentence))
+        return tuple(kept)
 
     @classmethod
-    def load(cls, path: Path, names: Sequence[str], classes: int | None) -> ResponseCache:
-        """Read what was saved: outputs by these ``names``, finite logits of ``classes`` classes where there are any."""
-        header, arrays = load_arrays(path, KIND)
-        made = cls()
-        with refuse_damage(path, "responses", "restore it from a backup"):
-            for i, (id, digest, count, drift, accuracy, sentence) in enumerate(cast("Any", header["answers"])):
-                outputs = {name: arrays[f"{i}-{j}"] for j, name in enumerate(names)}
-                logits = None if classes is None else outputs[LOGITS].astype(np.float32, casting="no")
-                for one, shape in ((drift, (4,)), (accuracy, (3,)), (logits, (count, classes))):
-                    if one is not None and (np.shape(one) != shape or not np.isfinite(one).all()):
-                        raise ValueError(f"the response to {id} lacks numbers")
-                if type(count) is not int or count < 1:
-                    raise ValueError(f"the response to {id} has {count} images")
-                made.add((str(id), str(digest)), InferResponse(count, outputs, drift, accuracy, str(sentence)))
-        return made
+    def of(cls, kept: Sequence[KeptResponse], names: Sequence[str]) -> ResponseCache:
+        """Take up what was kept: outputs by these ``names``. What has the right checksum is believed."""
+        cache = cls()
+        for one in kept:
+            outputs = {name: tensor.array() for name, tensor in zip(names, one.outputs, strict=True)}
+            cache.add((one.id, one.digest), InferResponse(one.images, outputs, one.drift, one.accuracy, one.sentence))
+        return cache
 
 
 class Camera:
@@ -133,21 +182,19 @@ class Camera:
 
     def load(self, folder: CameraFolder) -> None:
         """Continue from what is saved, where anything is."""
-        header = folder.header()
-        if header is None:
+        content = folder.read()
+        if content is None:
             return
-        images = header.get("images")
-        if type(images) is not int or not 0 <= images < 1 << 53:
-            raise FozoError(f"{folder.path} has {images!r} as its number of images; remove it")
+        owner, values = content
+        name = str(folder.file)
         engine = self.adapter.engine
-        path = folder.checked("answers")
-        if isinstance(engine, BlackBoxEngine):
-            responses = ResponseCache.load(path, tuple(engine.outputs), None)
-        else:
-            responses = ResponseCache.load(path, (LOGITS,), engine.spec.classes)
-        self.method.restore(folder.checked("adapter"))
+        past = rebuild(Past(), _under("past.", values), f"the past of the camera in {name}")
+        names = tuple(engine.outputs) if isinstance(engine, BlackBoxEngine) else (LOGITS,)
+        with refuse_damage(name, "responses", "restore it from a backup"):
+            responses = ResponseCache.of(past.responses, names)
+        self.method.resume(name, owner, _under("method.", values))
         self._responses = responses
-        self.images = images
+        self.images = past.images
 
     def answer(
         self, request: InferRequest, limits: Limits, working: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -241,10 +288,9 @@ class Camera:
         if not self._lock.acquire(timeout=patience):
             raise FozoError("its request is still worked on")
         try:
-            # The method's file has its monitor's memory in it.
-            files: dict[str, Callable[[Path], None]] = {"adapter": self.method.save, "answers": self._responses.save}
             if self.folder is not None and self.unsaved:
-                self.folder.save({"images": self.images, "time": time.time(), "method": self.adapter.info.name}, files)
+                saved, owner = self.method.snapshot()
+                self.folder.save(CameraState(Past(self.images, self._responses.kept()), saved), owner)
             self.unsaved = 0
             self._closed |= close
             if close:
@@ -253,6 +299,10 @@ class Camera:
                     self.folder.close()
         finally:
             self._lock.release()
+
+
+def _under(prefix: str, values: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    return {path.removeprefix(prefix): leaf for path, leaf in values.items() if path.startswith(prefix)}
 
 
 def pass_outputs_through(engine: BlackBoxEngine, batch: Batch) -> protocol.Outputs:
@@ -325,21 +375,19 @@ class ServedModel:
         for saved in folder.saved():
             if self.server.misfits == "refuse" and looked_at == LOOKED_AT:
                 break
-            looked_at += 1
-            try:
-                Camera("", self._create).load(saved)
-            except FozoError as error:
-                if not saved.is_whole():
-                    continue
-                reasons.append(error)
-                if self.server.misfits == "set-aside":
-                    saved.set_aside(error)
+            with suppress(FozoError):  # what is damaged is for when its camera returns
+                owner, values = saved.read() or ({}, {})
+                looked_at += 1
+                try:
+                    Camera("", self._create).method.resume(str(saved.file), owner, _under("method.", values))
+                except FozoError as error:
+                    reasons.append(error)
+                    if self.server.misfits == "set-aside":
+                        saved.set_aside(error)
         if self.server.misfits == "refuse" and 2 * len(reasons) > looked_at:
             count = f"{len(reasons)} of {looked_at} cameras in {folder.path} cannot go on ({reasons[0]})"
-            advice = (
-                "start with what they were saved with, or give --adopt (each that cannot go on begins again when it"
-            )
-            raise FozoError(f"{count}; {advice} returns) or --set-aside (all of these do now); their states are kept")
+            advice = "start with what they were saved with; or give --adopt, and each begins again when it returns"
+            raise FozoError(f"{count}; {advice}, or --set-aside, and all of these do now (their states are kept)")
 
     def open(self, name: str) -> Camera:
         if self.folder is None:
@@ -354,7 +402,7 @@ class ServedModel:
     def stateless(self) -> Camera:
         return Camera("", self._create, stateless=True)
 
-    def _create(self, on_event: Callable[[Event], None]) -> tuple[Method[Any], Monitor | None]:
+    def _create(self, on_event: Callable[[Event], None]) -> tuple[Method[Any, Any], Monitor | None]:
         method = self._prototype.clone()
         if self.reference is None:
             return method, None

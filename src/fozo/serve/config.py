@@ -6,12 +6,13 @@
     [models.fashion]
     model = "fashion.onnx"
     stats = "fashion.statistics.safetensors"
-    reference = "fashion.monitor.npz"
+    reference = "fashion.monitor.safetensors"
     options = { "retrieval.capacity" = 256 }
 
 Paths in a file are relative to its folder.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -22,21 +23,33 @@ from fozo.errors import FozoError
 from fozo.io import as_dataclass, read_text, read_toml
 from fozo.types import Value
 
+LOG = logging.getLogger("fozo.serve")
+
 
 @dataclass(frozen=True)
 class ModelConfig:
     """One model."""
 
     name: str
-    model: str  # what :func:`fozo.load_engine` takes
-    stats: str | None = None  # what `fozo calibrate` wrote
-    reference: str | None = None  # what `fozo calibrate --monitor` wrote; without it there is no monitor
-    method: str | None = None  # of :func:`fozo.list_methods`; by default the recommended one
-    options: Mapping[str, Value] = field(default_factory=dict)  # of the method
-    shadow: float = 0.02  # fraction of the images that the plain model predicts too, where there is a monitor
-    guard: bool = False  # whether the plain model predicts while the monitor says that adaptation hurts
-    merge: bool | None = None  # whether cameras share passes; by default where this changes no answer
+    """What clients call it."""
+    model: str
+    """What :func:`fozo.load_engine` takes."""
+    stats: str | None = None
+    """What ``fozo calibrate`` wrote."""
+    reference: str | None = None
+    """What ``fozo calibrate --monitor`` wrote; without it there is no monitor."""
+    method: str | None = None
+    """One of :func:`fozo.list_methods`; by default the recommended one."""
+    options: Mapping[str, Value] = field(default_factory=dict)
+    """Options of the method."""
+    shadow: float = 0.02
+    """Fraction of the images that the plain model predicts too, where there is a monitor."""
+    guard: bool = False
+    """Whether the plain model predicts while the monitor says that adaptation hurts."""
+    merge: bool | None = None
+    """Whether cameras share passes; by default where this changes no answer."""
     load: LoadOptions = field(default_factory=LoadOptions)
+    """How the model is loaded."""
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 100 or "/" in self.name:
@@ -57,35 +70,65 @@ class ServeConfig:
     """A server."""
 
     models: tuple[ModelConfig, ...]
-    state: str | None = None  # folder where cameras are kept; without one they are lost with the process
-    shared: bool = False  # whether other servers keep cameras in the same folder: each camera is then locked by itself
-    misfits: str = "refuse"  # where most saved states cannot be continued: `refuse` to start, `adopt` or `set-aside`
-    forget_after: float | None = None  # days after which a camera that was not saved is removed
+    """The models, each with its own name."""
+    state: str | None = None
+    """Folder where cameras are kept; without one they are lost with the process."""
+    shared: bool = False
+    """Whether other servers keep cameras in the same folder: each camera is then locked by itself."""
+    misfits: str = "refuse"
+    """What to do where most saved states cannot be continued: ``refuse`` to start, ``adopt`` or ``set-aside``."""
+    forget_after: float | None = None
+    """Days after which a camera that was not saved is removed; by default none is."""
     host: str = "127.0.0.1"
+    """Address to listen on."""
     port: int = 8000
-    workers: int = 8  # requests that are worked on at a time
-    anonymous: str = "shared"  # requests without a sequence_id: one `shared` memory, or none: `stateless`
-    save_every: int = 100  # images of a camera after which it is saved
-    idle: float = 300.0  # seconds without a request after which a camera is saved and leaves the memory
-    max_cameras: int = 256  # cameras in memory, of all models; beyond, the one that was idle for longest leaves it
-    max_known: int = 10_000  # cameras of a model that are kept on disk; new ones are refused beyond
-    max_queue: int = 256  # requests that wait, of all cameras
-    max_camera_queue: int = 16  # requests of one camera that wait
-    timeout: float = 30.0  # seconds after which a request is given up
-    max_connections: int = 512  # beyond, requests get 503
-    max_images: int = 64  # images in a request
-    max_body: int = 64 << 20  # bytes of a request; three times as many of all requests are in memory at most
-    max_json: int = 4 << 20  # bytes of a request's JSON: in memory it takes up to 20 times as many
-    max_pixels: int = 1 << 25  # pixels of large pictures that are decoded at a time, over all requests
-    max_delay: float = 0.002  # seconds that a pass waits for images of other cameras
-    max_batch: int = 32  # images in a pass, beyond which none are added
-    max_labels: int = 100  # cameras with their own metrics; the rest are called `other`
-    thumbnails: bool = False  # whether the page shows the latest frame of each camera, which may show people
-    token: str | None = None  # what clients have to send as a bearer token
-    allowed_hosts: tuple[str, ...] = ()  # names to answer to beside `host`, `localhost` and addresses; `*` for any
-    proxies: tuple[str, ...] = ()  # addresses, or networks, of proxies in front, which name the client
-    certificate: str | None = None  # file of the TLS certificate, with its `key`
+    """Port to listen on; 0 for any that is free."""
+    workers: int = 8
+    """Requests that are worked on at a time."""
+    anonymous: str = "shared"
+    """Requests without a ``sequence_id``: one ``shared`` memory, or none: ``stateless``."""
+    save_every: int = 100
+    """Images of a camera after which it is saved."""
+    idle: float = 300.0
+    """Seconds without a request after which a camera is saved and leaves the memory."""
+    max_cameras: int = 256
+    """Cameras in memory, of all models; beyond, the one that was idle for longest leaves it."""
+    max_known: int = 10_000
+    """Cameras of a model that are kept on disk; beyond, new ones are refused."""
+    max_queue: int = 256
+    """Requests that wait, of all cameras; one client may fill as much as it leaves free."""
+    max_camera_queue: int = 16
+    """Requests of one camera that wait."""
+    timeout: float = 30.0
+    """Seconds after which a request is given up."""
+    max_connections: int = 512
+    """Connections beyond which requests get 503."""
+    max_images: int = 64
+    """Images in a request."""
+    max_body: int = 64 << 20
+    """Bytes of a request; three times as many of all requests are in memory at most."""
+    max_json: int = 4 << 20
+    """Bytes of a request's JSON: in memory it takes up to 20 times as many."""
+    max_pixels: int = 1 << 25
+    """Pixels of an image, before or after it is resized; two large ones are worked on at a time."""
+    max_delay: float = 0.002
+    """Seconds that a pass waits for images of other cameras."""
+    max_batch: int = 32
+    """Images in a pass, beyond which none are added."""
+    max_labels: int = 100
+    """Cameras with their own metrics; the rest are called ``other``."""
+    thumbnails: bool = False
+    """Whether the page shows the latest frame of each camera, which may show people."""
+    token: str | None = None
+    """What clients have to send as a bearer token."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names to answer to beside ``host``, ``localhost`` and addresses; ``*`` for any."""
+    proxies: tuple[str, ...] = ()
+    """Addresses or networks of proxies in front, which name the client; by default those of this machine."""
+    certificate: str | None = None
+    """File of the TLS certificate."""
     key: str | None = None
+    """File of the certificate's key."""
 
     def __post_init__(self) -> None:
         names = [model.name for model in self.models]
@@ -111,24 +154,29 @@ FILES = ("state", "certificate", "key", "stats", "reference", "model")  # settin
 
 
 def read_config(path: Path) -> ServeConfig:
-    given = read_toml(path)
-    if "token" in given:
+    settings = read_toml(path)
+    if "token" in settings:
         raise FozoError(f"{path} holds a token, which others may read there; give the name of its own file, token_file")
-    token_file, models = given.pop("token_file", None), given.pop("models", None)
+    token_file = settings.pop("token_file", None)
+    models = settings.pop("models", None)
     if not isinstance(models, dict) or not all(isinstance(table, dict) for table in models.values()):
         raise FozoError(f"{path} should have a table [models.NAME] for each model")
-    made = tuple(_read_model(path, name, table) for name, table in models.items())
+    read = tuple(_read_model(path, name, table) for name, table in models.items())
     token = None if token_file is None else read_token(_relative(path, token_file))
-    return as_dataclass(ServeConfig, _with_paths(path, given), str(path), advice="correct it", models=made, token=token)
+    settings = _with_paths(path, settings)
+    return as_dataclass(ServeConfig, settings, str(path), advice="correct it", models=read, token=token)
 
 
 def read_token(path: str) -> str:
-    return read_text(path).strip()
+    text = read_text(path)
+    if Path(path).stat().st_mode & 0o077:
+        LOG.warning("other users can read the token in %s; chmod 600 it", path)
+    return text.strip()
 
 
 def _read_model(path: Path, name: str, table: Mapping[str, Any]) -> ModelConfig:
     what = f"the model {name} of {path}"
-    loading = [each.name for each in fields(LoadOptions)]
+    loading = [option.name for option in fields(LoadOptions)]
     load = {key: value for key, value in table.items() if key in loading}
     labels = load.pop("labels", None)
     if labels is not None:

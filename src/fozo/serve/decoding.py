@@ -11,6 +11,7 @@ one scan, and files of a few kilobytes and few pixels.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -24,15 +25,17 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image, PngImagePlugin
 
-from fozo.data.images import header_size, read_image
+from fozo.data.images import picture_pixels
 from fozo.data.inputs import sized_pixels
 from fozo.errors import FozoError
-from fozo.serve.limits import SMALL_PICTURE, PixelBudget, Refused
+from fozo.io import unreadable
+from fozo.serve.limits import Refused
 from fozo.types import Spec
 
 try:
@@ -41,14 +44,17 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 Pixels = npt.NDArray[np.uint8]
+SMALL_PICTURE = 1 << 21  # pixels, 1080p
+PLACES = 2  # images that take long, or much memory, that are worked on at a time
 JPEG = b"\xff\xd8"
 SCAN = b"\xff\xda"
 SIGNATURES = (JPEG, b"\x89PNG\r\n\x1a\n", b"RIFF")
 TINY_BYTES = 1 << 13
 TINY_PIXELS = 1 << 17
 HEAD_BYTES = 1 << 16
+MAX_TEXT_BYTES = 1 << 20  # of all texts of a PNG: Pillow unpacks them before there is a pixel
 DECODING_SECONDS = 5  # of processor time, for all pictures of a request
-BYTES_PER_PIXEL = 16  # of the largest picture: coefficients of a progressive JPEG, Pillow's pixels, and their copies
+BYTES_PER_PIXEL = 12  # of the largest picture: coefficients of a progressive JPEG, Pillow's pixels, and their copies
 SPARE_BYTES = 256 << 20
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(16 << 20)}
 """For a process that decodes: glibc would give pixels back and ask for them again, which takes as long as decoding."""
@@ -67,15 +73,39 @@ def pixels_here(picture: bytes) -> int:
     return SMALL_PICTURE if plain else 0
 
 
+@contextmanager
+def opened(picture: bytes, name: str) -> Iterator[Image.Image]:
+    """Open a picture once, for its size and then perhaps its pixels; whatever goes wrong is a sentence."""
+    with (
+        unreadable(f"{name} is damaged or truncated", "replace it"),
+        Image.open(io.BytesIO(picture), formats=("JPEG", "PNG", "WEBP")) as image,
+    ):
+        yield image
+
+
+def decode_here(picture: bytes, name: str) -> tuple[Pixels | None, int]:
+    """Decode a picture in this process if that cannot take long, and count its pixels."""
+    most = pixels_here(picture)
+    if most:
+        with opened(picture, name) as image:
+            pixels = image.width * image.height
+            if pixels <= most:
+                return picture_pixels(image, name), pixels
+    return None, 0
+
+
 def fit(image: Pixels, spec: Spec, resize: bool) -> Pixels:
     """Bring one image to the model's size ``[1, height, width, channels]``, or refuse it where it has another."""
-    height, width = image.shape[:2]
-    if not resize and (height, width) != spec.image_size:
-        refuse_size(height, width, spec)
+    if not resize and image.shape[:2] != spec.image_size:
+        refuse_size(image.shape[0], image.shape[1], spec, resize)
     return sized_pixels([image], spec)
 
 
-def refuse_size(height: int, width: int, spec: Spec) -> None:
+def refuse_size(height: int, width: int, spec: Spec, resize: bool, most_pixels: int = 0) -> NoReturn:
+    if resize:
+        raise Refused(
+            f"an image of {width}x{height} px has more than {most_pixels}, max_pixels; send a smaller one", 413
+        )
     sizes = f"an image has {width}x{height} px, where {spec.name} takes {spec.image_size[1]}x{spec.image_size[0]}"
     raise FozoError(f"{sizes}; resize or letterbox it first: its outputs would refer to another picture")
 
@@ -119,21 +149,20 @@ class Decoder:
 
 
 class Decoders:
-    """A few decoding processes for all requests, each started when it is first needed.
+    """Two decoding processes for all requests, each started when it is first needed.
 
     Args:
-        budget: what large pictures share; it lets in fewer of them than there are processes.
-        count: processes at most.
+        most_pixels: of an image.
         timeout: seconds on the clock after which a process is given up.
     """
 
-    def __init__(self, budget: PixelBudget | None = None, count: int = 2, timeout: float = 30.0) -> None:
-        self.budget = budget or PixelBudget()
+    def __init__(self, most_pixels: int = 1 << 25, timeout: float = 30.0) -> None:
+        self.most_pixels = most_pixels
         self.timeout = timeout
-        self.memory = BYTES_PER_PIXEL * self.budget.pixels + SPARE_BYTES
+        self.memory = BYTES_PER_PIXEL * most_pixels + SPARE_BYTES
+        self.places = threading.BoundedSemaphore(PLACES)
         self._idle = list[Decoder]()
         self._lock = threading.Lock()
-        self._places = threading.BoundedSemaphore(count)
         self._closed = False
 
     def close(self) -> None:
@@ -147,7 +176,7 @@ class Decoders:
     @contextmanager
     def _take(self) -> Iterator[Decoder]:
         """Take a process; one that fails is ended, and the next request starts another."""
-        with self._places:
+        with self.places:
             with self._lock:
                 decoder = self._idle.pop() if self._idle else None
             if decoder is not None and decoder.process.poll() is not None:  # somebody has ended it
@@ -168,41 +197,34 @@ class Decoders:
 
     def decode(self, pictures: Sequence[bytes], spec: Spec, resize: bool, most_pixels: int) -> Pixels:
         """Decode a request's pictures to the model's size; they may have ``most_pixels`` in all."""
-        order: dict[str, Any] = {"channels": spec.channels, "size": spec.image_size, "resize": resize}
+        order = {"channels": spec.channels, "size": spec.image_size, "resize": resize, "pixels": self.most_pixels}
         images = list[Pixels]()
-        seconds = DECODING_SECONDS
+        seconds: float = DECODING_SECONDS
         for number, picture in enumerate(pictures):
             name = f"picture {number} of the request"
             if not picture.startswith(SIGNATURES):
                 raise FozoError(f"{name} is not a JPEG, PNG or WebP; encode it as one of these")
             if seconds <= 0:
                 raise FozoError(f"the pictures before {name} took {DECODING_SECONDS} s to decode; send plain JPEGs")
-            most_here = pixels_here(picture)
-            height, width = header_size(picture, name) if most_here else (0, 0)
-            if 0 < height * width <= most_here:
-                images.append(fit(read_image(picture, name), spec, resize))
+            image, pixels = decode_here(picture, name)
+            if image is not None:
+                images.append(fit(image, spec, resize))
             else:
-                asked = order | {"name": name, "bytes": len(picture), "seconds": seconds}
-                answer, data = self._ask(asked, picture)
-                height, width = answer["height"], answer["width"]
-                if "shape" not in answer:
-                    refuse_size(height, width, spec)
-                images.append(np.frombuffer(data, np.uint8).reshape(answer["shape"]))
+                answer, data = self._ask(order | {"name": name, "bytes": len(picture), "seconds": seconds}, picture)
+                pixels = answer["height"] * answer["width"]
                 seconds -= answer["seconds"]
-            most_pixels -= height * width
+                if "shape" not in answer:
+                    refuse_size(answer["height"], answer["width"], spec, resize, self.most_pixels)
+                images.append(np.frombuffer(data, np.uint8).reshape(answer["shape"]))
+            most_pixels -= pixels
             if most_pixels < 0:
                 raise Refused("the request's pictures have too many pixels in all; send fewer", 413)
         return np.concatenate(images)
 
     def _ask(self, order: dict[str, Any], picture: bytes) -> tuple[dict[str, Any], bytes]:
-        """Have a picture decoded; a large one is asked for again once it has a place among the large ones."""
         try:
             with self._take() as decoder:
-                answer, data = decoder.ask(order | {"pixels": SMALL_PICTURE}, picture)
-            if answer.get("large"):
-                pixels = answer["height"] * answer["width"]
-                with self.budget.take(pixels), self._take() as decoder:
-                    answer, data = decoder.ask(order | {"pixels": pixels}, picture)
+                answer, data = decoder.ask(order, picture)
         except DecoderEnded as error:
             limits = f"{DECODING_SECONDS} s or {self.memory >> 20} MiB"
             raise FozoError(f"{order['name']} takes more than {limits} to decode; send a plain JPEG") from error
@@ -216,6 +238,7 @@ def work(memory: int) -> None:
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, signal.SIG_IGN)  # the server decides when it ends, by closing the other end
     warnings.simplefilter("ignore")  # Pillow's have clients' numbers in them
+    PngImagePlugin.MAX_TEXT_MEMORY = MAX_TEXT_BYTES
     _limit_memory(memory)
     channel = socket.socket(fileno=0)
     with channel, channel.makefile("rb") as stream:
@@ -231,21 +254,20 @@ def work(memory: int) -> None:
 
 def _answer(order: dict[str, Any], picture: bytes) -> tuple[dict[str, Any], bytes]:
     name = order["name"]
-    side, channels = tuple(order["size"]), order["channels"]
-    spec = Spec("the model", 0, 0, 0, channels, side, side, 0, "")
+    side = tuple(order["size"])
+    spec = Spec("the model", 0, 0, 0, order["channels"], side, side, 0, "")
     try:
-        height, width = header_size(picture, name)
-        answer: dict[str, Any] = {"height": height, "width": width}
-        if not order["resize"] and (height, width) != side:
-            return answer, b""
-        if height * width > order["pixels"]:
-            return answer | {"large": True}, b""
-        image = fit(read_image(picture, name), spec, order["resize"])
+        with opened(picture, name) as image:
+            width, height = image.size
+            answer: dict[str, Any] = {"height": height, "width": width}
+            if height * width > order["pixels"] or not (order["resize"] or (height, width) == side):
+                return answer, b""
+            pixels = fit(picture_pixels(image, name), spec, order["resize"])
     except FozoError as error:
         return {"error": str(error)}, b""
     except MemoryError:
         return {"error": f"{name} needs too much memory to be decoded; send a plain JPEG"}, b""
-    return answer | {"shape": image.shape}, image.tobytes()
+    return answer | {"shape": pixels.shape}, pixels.tobytes()
 
 
 def _limit_memory(memory: int) -> None:

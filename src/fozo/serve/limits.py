@@ -1,12 +1,10 @@
-"""What the server refuses, and what its requests share: access, and pixels that are decoded at a time."""
+"""Who may send requests, and how they are refused."""
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
-import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
@@ -21,7 +19,6 @@ CLOSE = {"Connection": "close"}  # nothing more is read from a client that was r
 RETRY = {"Retry-After": "1"}
 PUBLIC = ("/v2/health/live", "/v2/health/ready", "/")
 """Paths that need no token: health checks, and the page, which contains no data and asks for the token itself."""
-SMALL_PICTURE = 1 << 21  # pixels, 1080p: a picture up to this size never waits for larger ones
 
 
 class AccessPolicy:
@@ -77,47 +74,5 @@ class Refused(FozoError):
 
     def __init__(self, sentence: str, code: int, *, retry: bool = True) -> None:
         super().__init__(sentence)
-        self.code, self.retry = code, retry and code != 413
-
-
-class PixelBudget:
-    """Pixels of large images that are worked on at a time, over all requests.
-
-    Small images take none of it. Larger ones wait for each other, but never on the last of the threads, which stays
-    free for small ones; beyond, they are refused.
-
-    Args:
-        pixels: of all at a time.
-        waiting: images that may wait or be worked on.
-        at_once: images that may be worked on.
-    """
-
-    def __init__(self, pixels: int = 1 << 25, waiting: int = 7, at_once: int = 7) -> None:
-        self.pixels = pixels
-        self._free = pixels
-        self._waiting = max(1, waiting)
-        self._at_once = max(1, at_once)
-        self._changed = threading.Condition()
-
-    @contextmanager
-    def take(self, pixels: int) -> Iterator[None]:
-        if pixels <= SMALL_PICTURE:
-            yield
-            return
-        if pixels > self.pixels:
-            raise Refused(f"an image takes {pixels} pixels, where max_pixels is {self.pixels}; send a smaller one", 413)
-        with self._changed:
-            if not self._waiting:
-                raise Refused("too many large pictures are being decoded; try again in a while", 503)
-            self._waiting -= 1
-            self._changed.wait_for(lambda: self._free >= pixels and self._at_once)
-            self._free -= pixels
-            self._at_once -= 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._waiting += 1
-                self._at_once += 1
-                self._free += pixels
-                self._changed.notify_all()
+        self.code = code
+        self.retry = retry and code != 413

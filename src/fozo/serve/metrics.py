@@ -15,14 +15,20 @@ class Metrics:
     """Counters and gauges of one server, in its own registry.
 
     Args:
-        max_labels: cameras with their own label. Counts of the others are added up as ``other``; they have no gauges.
+        max_labels: cameras with counts of their own, those that came first; the others are added up as ``other``. As
+            many in memory have gauges: one that leaves makes room for another.
     """
 
     def __init__(self, max_labels: int = 100) -> None:
-        self.registry, self._max_labels = CollectorRegistry(), max_labels
-        self._named: set[tuple[str, str]] = set()
-        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
-        one, camera = ["model"], ["model", "stream"]
+        self.registry = CollectorRegistry()
+        self._max_labels = max_labels
+        self._counted = set[tuple[str, str]]()
+        self._gauged = set[tuple[str, str]]()
+        self._without = set[tuple[str, str]]()
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        one = ["model"]
+        camera = ["model", "stream"]
         self.requests = counter("fozo_requests", "Requests by model and HTTP code", ["model", "code"])
         seconds = "Seconds from a request's headers to its answer"
         self.seconds = Histogram("fozo_request_seconds", seconds, one, buckets=SECONDS, registry=self.registry)
@@ -31,6 +37,9 @@ class Metrics:
         self.repeated = counter("fozo_repeated_requests", "Requests answered from the cache", one)
         self.rollbacks = counter("fozo_rollbacks", "Times that the plain model predicted instead", [*camera, "reason"])
         self.streams = gauge("fozo_streams", "Cameras in memory")
+        gauge("fozo_streams_without_gauges", "Cameras in memory beyond max_labels").set_function(
+            lambda: len(self._without)
+        )
         self.aside = gauge("fozo_states_set_aside", "States that could not be restored, and were kept", one)
         self.queued = gauge("fozo_queued_requests", "Requests that wait or are worked on")
         self.ratio = gauge("fozo_drift_ratio", "Distance over threshold: above 1 is drift", camera)
@@ -45,11 +54,10 @@ class Metrics:
         if not images:
             self.repeated.labels(model).inc()
             return
-        name = camera.name
-        if len(self._named) < self._max_labels:
-            self._named.add((model, name))
-        if (model, name) not in self._named:
-            name = OTHER
+        key = (model, camera.name)
+        if len(self._counted) < self._max_labels:
+            self._counted.add(key)
+        name = camera.name if key in self._counted else OTHER
         self.images.labels(model, name).inc(images)
         self.passes.labels(model).inc(images * camera.passes_per_image)
         if fallbacks := camera.adapter.metrics().get("fallbacks", 0.0):
@@ -57,8 +65,17 @@ class Metrics:
         for event in camera.events:
             if event.name == "guard":
                 self.rollbacks.labels(model, name, "guard").inc()
-        if camera.stateless or (name == OTHER and camera.name != OTHER):
+        if camera.stateless:
             return
+        if key not in self._gauged and len(self._gauged) >= self._max_labels:
+            self._without.add(key)
+            return
+        self._without.discard(key)
+        self._gauged.add(key)
+        self._show(model, camera)
+
+    def _show(self, model: str, camera: Camera) -> None:
+        name = camera.name
         memory = getattr(camera.adapter.state(), "memory", None)
         if isinstance(memory, Sized):
             self.memories.labels(model, name).set(len(memory))
@@ -76,6 +93,8 @@ class Metrics:
 
     def forget(self, model: str, camera: str) -> None:
         """Drop the gauges of an evicted camera; its counts stay."""
+        self._gauged.discard((model, camera))
+        self._without.discard((model, camera))
         for gauge in (self.ratio, self.score, self.threshold, self.drifted, self.accuracy, self.memories, self.quality):
             gauge.remove_by_labels({"model": model, "stream": camera})
 

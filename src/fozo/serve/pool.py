@@ -1,27 +1,25 @@
 """The queue of each camera, and the threads that work on them.
 
 Requests of one camera are answered one at a time, in the order in which they came; those of different cameras side by
-side, so that their images can share passes (:mod:`fozo.serve.merging`). Queues are bounded: a client that sends faster
-than the model works is refused at once. An idle camera is saved and leaves the memory; it is restored when it returns.
+side, so that their images can share passes (:mod:`fozo.serve.merging`). Clients take turns, and so do the cameras of a
+client. The queue is bounded, and a client may fill as much of it as it leaves free: a flood costs its sender. An idle
+camera is saved and leaves the memory; it is restored when it returns.
 """
 
-import ctypes
 import logging
 import math
 import threading
 import time
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from fozo.errors import FozoError
-from fozo.io.system import usable_cpus
 from fozo.serve.cameras import Camera, ServedModel
 from fozo.serve.config import ServeConfig
 from fozo.serve.decoding import Decoders
-from fozo.serve.limits import PixelBudget, Refused
+from fozo.serve.limits import Refused
 from fozo.serve.protocol import InferRequest, Limits, write_response
 from fozo.serve.store import CameraInUse, StateFolder, TooManyCameras
 
@@ -65,17 +63,18 @@ class Pool:
         self._folders = folders
         self._on_response = on_response
         self._on_evict = on_evict
-        processes = min(config.workers, usable_cpus() + 1)
-        budget = PixelBudget(config.max_pixels, config.workers - 1, processes - 1)
-        decoders = Decoders(budget, processes, config.timeout)
-        self.limits = Limits(config.max_images, json=config.max_json, budget=budget, decoders=decoders)
+        decoders = Decoders(config.max_pixels, config.timeout)
+        self.limits = Limits(config.max_images, json=config.max_json, decoders=decoders)
         self._slots: dict[tuple[str, str], _Slot] = {}
-        self._ready: deque[_Slot] = deque()
+        self._ready: OrderedDict[str, deque[_Slot]] = OrderedDict()  # by clients, the next one first
+        self._waiting = Counter[str]()  # requests that wait or are worked on, by clients
         lock = threading.Lock()
-        self._changed, self._idle = threading.Condition(lock), threading.Condition(lock)
+        self._changed = threading.Condition(lock)
+        self._idle = threading.Condition(lock)
         self.queued = 0  # requests that wait or are worked on
-        self._closing, self._ended, self._stop = False, False, threading.Event()
-        self._evicted = False  # whether a camera has left the memory since it was trimmed
+        self._closing = False
+        self._ended = False
+        self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._work, name=f"fozo-serve-{i}", daemon=True) for i in range(config.workers)
         ]
@@ -95,7 +94,7 @@ class Pool:
         with self._changed:
             if self._closing:
                 raise Refused(STOPPED, 503)
-            if self.queued >= self.config.max_queue:
+            if self._waiting[request.client] >= self.config.max_queue - self.queued:
                 raise Refused(f"{self.queued} requests are waiting already; try again in a while", 503)
             key = (model.name, request.camera)
             slot = _Slot(model, "", stateless) if stateless else self._slots.get(key) or _Slot(model, request.camera)
@@ -106,11 +105,25 @@ class Pool:
                 self._slots[key] = slot
             slot.jobs.append((request, future))
             self.queued += 1
+            self._waiting[request.client] += 1
             if not slot.busy:
                 slot.busy = True
-                self._ready.append(slot)
-                self._changed.notify()
+                self._line_up(slot)
         return future
+
+    def _line_up(self, slot: _Slot) -> None:
+        """Let a camera wait behind others of the client whose request is its next. Needs the lock."""
+        client = slot.jobs[0][0].client
+        self._ready.setdefault(client, deque()).append(slot)
+        self._changed.notify()
+
+    def _next(self) -> _Slot:
+        """Take the next camera of the next client, which then waits behind all others. Needs the lock."""
+        client, slots = self._ready.popitem(last=False)
+        slot = slots.popleft()
+        if slots:
+            self._ready[client] = slots
+        return slot
 
     def _work(self) -> None:
         while True:
@@ -119,7 +132,7 @@ class Pool:
                     if self._closing:
                         return
                     self._changed.wait()
-                slot = self._ready.popleft()
+                slot = self._next()
                 request, future = slot.jobs.popleft()
             try:
                 if future.set_running_or_notify_cancel():
@@ -127,6 +140,8 @@ class Pool:
             finally:
                 with self._changed:
                     self.queued -= 1
+                    self._waiting[request.client] -= 1
+                    self._waiting += Counter()  # forgets clients of whom nothing waits
                 self._release(slot)
 
     def _release(self, slot: _Slot) -> None:
@@ -134,8 +149,7 @@ class Pool:
         with self._changed:
             slot.used = time.monotonic()
             if slot.jobs:
-                self._ready.append(slot)
-                self._changed.notify()
+                self._line_up(slot)
                 return
             slot.busy = False
             if slot.camera is None:
@@ -195,10 +209,8 @@ class Pool:
             return True
         except Exception as error:  # e.g. a full disk: predictions continue, and the next save may succeed
             reason = str(error) or type(error).__name__  # a MemoryError says nothing
-            own = (
-                None if isinstance(error, (FozoError, MemoryError)) else error
-            )  # a traceback is for faults of fozo's own
-            LOG.error("the camera %r could not be saved: %s", camera.name, reason, exc_info=own)
+            is_known = isinstance(error, (FozoError, MemoryError))  # a traceback is for faults of fozo's own
+            LOG.error("the camera %r could not be saved: %s", camera.name, reason, exc_info=None if is_known else error)
             camera.unsaved = 1  # not to try again with every request
             return False
 
@@ -206,7 +218,7 @@ class Pool:
         """Save a camera and drop it from memory, if that succeeds; the slot has to be busy."""
         if slot.camera is None or not self._save(slot.camera, patience, close=True):
             return False
-        slot.camera, self._evicted = None, True
+        slot.camera = None
         self._on_evict(slot.model, slot.name)
         return True
 
@@ -255,9 +267,6 @@ class Pool:
                 quiet = [s.camera for s in self._slots.values() if s.camera and not s.busy and s.used < now - QUIET]
             for camera in quiet:
                 camera.release()  # not after each request: the next one would make it all again
-            if self._evicted:
-                self._evicted = False
-                trim_memory()
 
     def _forget_old(self) -> None:
         for folder in self._folders:
@@ -289,9 +298,3 @@ class Pool:
         self.limits.decoders.close()
         self._slots.clear()
         return len(loaded) - len(unsaved), unsaved
-
-
-def trim_memory() -> None:
-    """Give what cameras have freed back to the system, where the C library can: it keeps it otherwise."""
-    with suppress(OSError, AttributeError, TypeError):  # macOS has no such function, Windows no such library
-        ctypes.CDLL(None).malloc_trim(0)

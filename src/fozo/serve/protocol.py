@@ -22,6 +22,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, TypeVar
@@ -35,13 +36,18 @@ from fozo.data.images import MAX_ASPECT, covered
 from fozo.data.inputs import channels_last
 from fozo.errors import FozoError
 from fozo.io import parse_json
-from fozo.serve.decoding import Decoders, fit
-from fozo.serve.limits import PixelBudget, Refused
+from fozo.serve.decoding import SMALL_PICTURE, Decoders, fit
+from fozo.serve.limits import Refused
 from fozo.types import Spec
 
 IMAGES = "images"  # name of the input
-LOGITS, PROBABILITIES, LABELS, ACCURACY, DRIFT = "logits", "probabilities", "labels", "expected_accuracy", "drift"
-OUTPUTS = (LOGITS, PROBABILITIES, LABELS)  # returned by default by a model that classifies
+LOGITS = "logits"
+PROBABILITIES = "probabilities"
+LABELS = "labels"
+TOP = "top_5"  # texts VALUE:INDEX:LABEL, as Triton's classification extension has them; only on request
+ACCURACY = "expected_accuracy"
+DRIFT = "drift"
+OUTPUTS = (LOGITS, PROBABILITIES, LABELS, TOP)
 MONITORED = (ACCURACY, DRIFT)  # returned on request, by a model that has a monitor
 SEQUENCE = ("sequence_start", "sequence_end")
 PICTURES = ("image/jpeg", "image/png")  # content types of a body that is one picture
@@ -66,7 +72,6 @@ class Limits:
     images: int = 64
     pixels: int = 1 << 26  # in all of its images together, before they are resized
     json: int = 4 << 20  # bytes of its JSON
-    budget: PixelBudget = field(default_factory=PixelBudget)
     decoders: Decoders = field(default_factory=Decoders)
 
 
@@ -81,6 +86,7 @@ class InferRequest:
     outputs: Mapping[str, bool]  # tensors that were asked for, and whether as bytes
     reported: frozenset[str]  # of :data:`MONITORED`: what the response's parameters report
     tensor: Tensor
+    client: str = ""  # its address: queues are fair between clients
 
     def drop(self) -> None:
         """Free the memory of a request that nobody waits for; its queue may hold it for a while."""
@@ -100,7 +106,12 @@ class InferRequest:
             raise FozoError(
                 f"images of {width}x{height} px are more than {MAX_ASPECT} times as long as wide; crop them"
             )
-        with limits.budget.take(working_pixels(images.shape, spec)):
+        pixels = working_pixels(images.shape, spec)
+        if pixels > limits.decoders.most_pixels:
+            raise Refused(
+                f"images of {width}x{height} px take {pixels} pixels, more than max_pixels; send smaller ones", 413
+            )
+        with limits.decoders.places if pixels > SMALL_PICTURE else nullcontext():
             return np.concatenate([fit(image, spec, resize) for image in images])
 
 
@@ -115,7 +126,7 @@ def working_pixels(shape: tuple[int, ...], spec: Spec) -> int:
 
 def picture_request(body: bytes, query: bytes, outputs: Sequence[str] = OUTPUTS) -> InferRequest:
     """Make a request of a body that is one picture; its parameters are in the query, and the response is JSON."""
-    known = ("id", "sequence_id", *SEQUENCE, *MONITORED)
+    known = ("id", "sequence_id", "outputs", *SEQUENCE, *MONITORED)
     parameters: dict[str, object] = {}
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=len(known))
@@ -124,8 +135,10 @@ def picture_request(body: bytes, query: bytes, outputs: Sequence[str] = OUTPUTS)
     for name, value in pairs:
         if name not in known or name in parameters:
             raise FozoError(f"the query has {name[:40]!r}, unknown or twice; it may have {', '.join(known)}, each once")
-        parameters[name] = {"true": True, "false": False}.get(value, value) if name in known[2:] else value
-    return _request(parameters.get("id", ""), parameters, dict.fromkeys(outputs, False), (body,))
+        parameters[name] = {"true": True, "false": False}.get(value, value) if name in known[3:] else value
+    names = str(parameters.get("outputs", "")).split(",")
+    tables = [{"name": name} for name in names if name]
+    return _request(parameters.get("id", ""), parameters, _read_outputs(tables, False, outputs), (body,))
 
 
 def read_request(
@@ -194,28 +207,37 @@ def read_sequence_id(value: object) -> str:
     raise FozoError(f"the parameter sequence_id should be a text, or a whole number up to {MAX_SEQUENCE_NUMBER}")
 
 
+def read_sequence_header(value: str) -> str:
+    """Read the camera's name of a header, which comes as Latin-1 and is UTF-8."""
+    try:
+        return read_sequence_id(value.encode("latin-1").decode())
+    except UnicodeError as error:
+        raise FozoError("the header X-Sequence-Id is not UTF-8; encode the camera's name so") from error
+
+
 def _read_outputs(outputs: object, binary: bool, usual: Sequence[str]) -> dict[str, bool]:
     if outputs is None or outputs == []:
-        return dict.fromkeys(usual, binary)
+        return dict.fromkeys([name for name in usual if name != TOP], binary)
     known = (*usual, *MONITORED)
     if not isinstance(outputs, list) or len(outputs) > len(known):
         raise FozoError(f"the request's outputs should be a list of some of {', '.join(known)}")
-    found: dict[str, bool] = {}
-    for each in outputs:
-        table = _typed(each, dict, "output")
+    binaries: dict[str, bool] = {}
+    for output in outputs:
+        table = _typed(output, dict, "output")
         name = table.get("name")
-        if name not in known or name in found:
+        if name not in known or name in binaries:
             raise FozoError(f"the output {str(name)[:40]!r} is unknown or twice; ask for {', '.join(known)}, each once")
         parameters = _typed(table.get("parameters", {}), dict, "parameters of an output")
-        found[name] = _typed(parameters.get("binary_data", binary), bool, "binary_data")
-    return found
+        binaries[name] = _typed(parameters.get("binary_data", binary), bool, "binary_data")
+    return binaries
 
 
 def _read_tensor(table: Mapping[str, Any], rest: memoryview, limits: Limits) -> Tensor:
     """Read the input; ``rest`` is what follows the JSON."""
     if table.get("name") != IMAGES:
         raise FozoError(f"the request's input is called {str(table.get('name'))[:40]!r}; call it {IMAGES!r}")
-    datatype, sides = table.get("datatype"), table.get("shape")
+    datatype = table.get("datatype")
+    sides = table.get("shape")
     if datatype not in (*TYPES, "BYTES"):
         raise FozoError(f"the input's datatype is {str(datatype)[:20]!r}; send FP32, UINT8 or BYTES")
     shape: list[int] = sides if isinstance(sides, list) else []
@@ -246,17 +268,18 @@ def _read_tensor(table: Mapping[str, Any], rest: memoryview, limits: Limits) -> 
 
 def _elements(rest: memoryview, count: int) -> tuple[bytes, ...]:
     """Read a ``BYTES`` tensor: of each element its length in four bytes, then itself."""
-    found, start = list[bytes](), 0
-    while start + 4 <= len(rest) and len(found) < count:
+    elements = list[bytes]()
+    start = 0
+    while start + 4 <= len(rest) and len(elements) < count:
         (length,) = struct.unpack_from("<I", rest, start)
         start += 4
         if length > len(rest) - start:
             break
-        found.append(bytes(rest[start : start + length]))
+        elements.append(bytes(rest[start : start + length]))
         start += length
-    if len(found) != count or start != len(rest):
+    if len(elements) != count or start != len(rest):
         raise FozoError(f"the BYTES tensor does not hold the {count} elements that its shape says")
-    return tuple(found)
+    return tuple(elements)
 
 
 def _from_json(data: object, datatype: str, shape: list[int]) -> Tensor:
@@ -296,6 +319,9 @@ def _numbers(data: list[Any], types: tuple[type, ...]) -> npt.NDArray[np.float64
 
 
 ALIBI = ("is_drift", "distance", "threshold", "p_val")  # Alibi Detect's names
+UNKNOWN_DRIFT = (0.0, 0.0, 1.0, 1.0)
+UNKNOWN_ACCURACY = (0.5, 0.0, 1.0)  # where there is no estimate: of images that cannot be pictures
+UNKNOWN_SENTENCE = "unknown: this answer was kept from before there was a reference"
 EXPECTED = ("expected_accuracy", "expected_accuracy_low", "expected_accuracy_high")
 
 
@@ -305,8 +331,8 @@ class InferResponse:
 
     images: int
     outputs: Mapping[str, npt.NDArray[Any]]  # logits `[B, classes]`; of a model that has none, what it returned
-    drift: Sequence[float] | None = None  # four, as :data:`ALIBI` names them
-    accuracy: Sequence[float] | None = None  # expected, and its interval
+    drift: tuple[float, float, float, float] | None = None  # four, as :data:`ALIBI` names them
+    accuracy: tuple[float, float, float] | None = None  # expected, and its interval
     sentence: str = ""
 
     @property
@@ -325,21 +351,19 @@ def datatype(array: npt.NDArray[Any]) -> str:
 
 def write_response(response: InferResponse, request: InferRequest, spec: Spec, model: str) -> tuple[bytes, int | None]:
     """Write the body of a response, and return the length of its JSON if tensors follow it."""
-    given, monitored = response.outputs, {DRIFT: response.drift, ACCURACY: response.accuracy}
-    outputs, tensors = list[dict[str, object]](), list[bytes]()
+    outputs = list[dict[str, object]]()
+    tensors = list[bytes]()
     for name, binary in request.outputs.items():
+        array = _output(name, response, spec)
+        shape = list(array.shape)
         data: bytes | list[Any]
-        if name == LABELS and name not in given:
-            labels = [spec.label(int(best)) for best in given[LOGITS].argmax(axis=1)]
-            kind, shape = "BYTES", [len(labels)]
-            texts = map(str.encode, labels)
-            data = b"".join(struct.pack("<I", len(text)) + text for text in texts) if binary else labels
+        if array.dtype.kind == "U":
+            kind = "BYTES"
+            data = array.ravel().tolist()
+            if binary:
+                data = b"".join(struct.pack("<I", len(text)) + text for text in map(str.encode, data))
         else:
-            array = given.get(name)
-            if array is None:
-                derived = softmax(given[LOGITS], axis=1) if name == PROBABILITIES else monitored[name]
-                array = np.asarray(derived, dtype=np.float32)
-            kind, shape = datatype(array), list(array.shape)
+            kind = datatype(array)
             little = array.astype(array.dtype.newbyteorder("<"), copy=False)
             data = little.tobytes() if binary else array.ravel().tolist()
         values: dict[str, object] = {"data": data}
@@ -352,10 +376,10 @@ def write_response(response: InferResponse, request: InferRequest, spec: Spec, m
         payload["id"] = request.id
     reported: dict[str, object] = {}
     if DRIFT in request.reported:
-        reported |= zip(ALIBI, response.drift or (), strict=True)
-        reported["sentence"] = response.sentence
+        reported |= zip(ALIBI, response.drift or UNKNOWN_DRIFT, strict=True)
+        reported["sentence"] = response.sentence if response.drift else UNKNOWN_SENTENCE
     if ACCURACY in request.reported:
-        reported |= zip(EXPECTED, response.accuracy or (), strict=True)
+        reported |= zip(EXPECTED, response.accuracy or UNKNOWN_ACCURACY, strict=True)
     if reported:
         payload["parameters"] = reported
     try:
@@ -363,6 +387,29 @@ def write_response(response: InferResponse, request: InferRequest, spec: Spec, m
     except ValueError as error:
         raise FozoError("an output has numbers that are not finite, which JSON lacks; ask for binary data") from error
     return b"".join([text, *tensors]), len(text) if tensors else None
+
+
+def _output(name: str, response: InferResponse, spec: Spec) -> npt.NDArray[Any]:
+    """One output as an array: numbers, or texts."""
+    if name in response.outputs:
+        return response.outputs[name]
+    if name == DRIFT:
+        return np.asarray(response.drift or UNKNOWN_DRIFT, np.float32)
+    if name == ACCURACY:
+        return np.asarray(response.accuracy or UNKNOWN_ACCURACY, np.float32)
+    logits = response.outputs[LOGITS]
+    if name == LABELS:
+        return np.array([spec.label(int(best)) for best in logits.argmax(axis=1)], dtype=str)
+    probabilities = softmax(logits, axis=1)
+    if name == PROBABILITIES:
+        return np.asarray(probabilities, np.float32)
+    best = np.argsort(-probabilities, axis=1, kind="stable")[:, :5]
+    return np.array(
+        [
+            [f"{row[i]:.4f}:{i}:{spec.label(int(i))}" for i in order]
+            for row, order in zip(probabilities, best, strict=True)
+        ]
+    )
 
 
 def check_monitored(request: InferRequest, monitored: Sequence[str], model: str) -> None:
@@ -375,13 +422,14 @@ def check_monitored(request: InferRequest, monitored: Sequence[str], model: str)
 
 def class_outputs(spec: Spec) -> Outputs:
     """The outputs of a model that classifies."""
-    return {LOGITS: ("FP32", [-1, spec.classes]), PROBABILITIES: ("FP32", [-1, spec.classes]), LABELS: ("BYTES", [-1])}
+    rows = ("FP32", [-1, spec.classes])
+    return {LOGITS: rows, PROBABILITIES: rows, LABELS: ("BYTES", [-1]), TOP: ("BYTES", [-1, min(5, spec.classes)])}
 
 
 def model_metadata(name: str, spec: Spec, platform: str, outputs: Outputs, monitored: Sequence[str]) -> dict[str, Any]:
     """Describe a model's inputs and outputs. Of the three datatypes of images, the one that all clients know."""
     reported = {ACCURACY: ("FP32", [3]), DRIFT: ("FP32", [4])}
-    every = {**outputs, **{each: reported[each] for each in monitored}}.items()
-    tables = [{"name": each, "datatype": kind, "shape": shape} for each, (kind, shape) in every]
+    described = {**outputs, **{output: reported[output] for output in monitored}}
+    tables = [{"name": output, "datatype": kind, "shape": shape} for output, (kind, shape) in described.items()]
     inputs = [{"name": IMAGES, "datatype": "FP32", "shape": [-1, *spec.image_shape]}]
     return {"name": name, "versions": ["1"], "platform": platform, "inputs": inputs, "outputs": tables}

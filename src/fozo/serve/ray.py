@@ -195,7 +195,8 @@ def from_file(settings: dict[str, str]) -> Application:
     if "config" not in settings or set(settings) - known:
         raise FozoError(f"the settings are {', '.join(settings) or 'none'}; give config=FILE, and others of {known}")
     try:
-        servers, cpus = int(settings.get("servers", 2)), float(settings.get("cpus", 1.0))
+        servers = int(settings.get("servers", 2))
+        cpus = float(settings.get("cpus", 1.0))
     except ValueError as error:
         raise FozoError(f"a setting is not a number ({error}); give numbers") from error
     return application(read_config(Path(settings["config"]).absolute()), servers=servers, cpus=cpus)

@@ -1,15 +1,13 @@
 """Where cameras are kept while they are idle, and when the server is down.
 
-    STATE/fashion-1f0c.../cam-3-9a2b.../camera.json        which generation is in force, and of which camera
-                                       /adapter-7.npz       the method's state, and what its monitor remembers
-                                       /answers-7.npz       the latest responses, by the ids of their requests
+    STATE/fashion-1f0c.../cam-3-9a2b.../camera.state
 
-The files of a generation are written first, and ``camera.json`` is replaced last, atomically: however a process ends,
-adapter, monitor and responses are of one moment; it has their digests. Clients choose the names of cameras, so folders
-are named by a hash. A camera in memory has its folder locked; a server that does not share its state folder locks all
-of it. A file that the system cannot read now (no descriptor left, a failing disk, permissions) is not damaged: the
-request is refused, and nothing is touched. A state that cannot be restored is moved to a folder of its own beside the
-camera's, ``cam-3-9a2b....2026-11-19.1.refused``, and never removed but by age, on request.
+It holds the method's state, what its monitor remembers and the latest responses, of one moment: it is replaced whole,
+however a process ends. Clients choose the names of cameras, so folders are named by a hash. A camera in memory has its
+folder locked; a server that does not share its state folder locks all of it. A file that the system cannot read now (no
+descriptor left, a failing disk, permissions) is not damaged: the request is refused, and nothing is touched. A state
+that cannot be restored is moved to a folder of its own beside the camera's, ``cam-3-9a2b....2026-11-19.1.refused``, and
+never removed but by age, on request.
 """
 
 from __future__ import annotations
@@ -25,19 +23,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fozo.errors import FozoError
-from fozo.io import disk_errors, locked, open_regular, read_json, remove_temporary_files, unreadable, write_json
+from fozo.io import disk_errors, locked, remove_temporary_files
 from fozo.io.files import LOCK
+from fozo.state import Leaf, State, read_state, save
 from fozo.types import LOG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-KIND, VERSION = "camera", 3
-HEADER_FILE = "camera.json"
+KIND = "camera"
+STATE_FILE = "camera.state"
+OLD_FILE = "camera.json"  # of fozo 0.2
 REFUSED = ".refused"  # suffix of the folder of a camera whose state could not be restored
-PRIVATE = 0o600  # mode of its files: the method's holds a frame
+PRIVATE = 0o600  # mode of a lock
 RECOUNT = 1.0  # seconds between two counts of the cameras of a full folder
-BLOCK_BYTES = 1 << 20
 DAY = 86_400.0  # seconds
 LOOKED_AT = 16  # cameras, those that were saved last, that a server tries to restore before it starts
 OF_THE_FILE = None, ENOENT, EISDIR, ENOTDIR, ELOOP, ENXIO, EOPNOTSUPP, EINVAL, EOVERFLOW, ENAMETOOLONG  # they stay
@@ -58,14 +57,6 @@ def is_damage(error: BaseException | None) -> bool:
             return False
         error = error.__cause__ or error.__context__
     return True
-
-
-def file_digest(path: Path) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    with open_regular(path) as file, unreadable(f"cannot read {path}", "check the disk"):
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def folder_name(name: str) -> str:
@@ -94,104 +85,52 @@ class CameraFolder:
 
     Args:
         path: the folder, made if need be.
-        camera: its name.
+        camera: its name; none for whichever camera the folder is of.
         on_set_aside: called when a state of the camera was moved aside.
     """
 
-    def __init__(self, path: Path, camera: str, on_set_aside: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, path: Path, camera: str | None, on_set_aside: Callable[[], None] = lambda: None) -> None:
         self.path = path
+        self.file = path / STATE_FILE
         self.camera = camera
-        self.generation = 0
         self.new = False  # whether nothing of the camera is in it
-        self.files: dict[str, str] = {}  # digests of the files of the generation in force
         self._on_set_aside = on_set_aside
         if path.is_symlink():
             raise FozoError(f"{path} is a link, and would have the camera's files lie elsewhere; remove it")
         sentence = f"another server that uses {path.parent} has the camera {camera!r}; try again in a while"
         self.lock = hold(path, CameraInUse(sentence))
 
-    def header(self) -> dict[str, Any] | None:
-        """What ``camera.json`` says, or ``None`` for a new camera."""
-        path = self.path / HEADER_FILE
+    def read(self) -> tuple[dict[str, Any], dict[str, Leaf]] | None:
+        """Read the owner and the leaves of the camera's state; nothing of a new camera."""
         try:
-            header = read_json(path, "remove its folder to reset the camera")
+            owner, values = read_state(self.file, kind=KIND, advice="restore it from a backup, or remove its folder")
         except FozoError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
+            if (self.path / OLD_FILE).exists():
+                raise FozoError(f"{self.path} is of fozo 0.2, which this version does not read") from None
             self.new = True
             return None
-        generation = header.get("generation")
-        files = header.get("files")
-        known = header.get("kind") == KIND and header.get("version") == VERSION and isinstance(files, dict)
-        if not known or type(generation) is not int:
-            raise FozoError(f"{path} is not a camera of this version of fozo; remove its folder")
-        if header.get("id") != self.camera:
-            raise FozoError(f"{self.path} is of the camera {header.get('id')!r}; remove the folder")
-        self.generation = generation
-        self.files = files or {}
-        return header
+        camera = owner.get("camera")
+        if self.camera is None:
+            self.camera = camera
+        if camera != self.camera:
+            raise FozoError(f"{self.path} is of the camera {camera!r}; remove the folder")
+        return owner, values
 
-    def file(self, name: str) -> Path:
-        return self.path / f"{name}-{self.generation}.npz"
-
-    def checked(self, name: str) -> Path:
-        """The same file, if it is the one that was saved with the others."""
-        path = self.file(name)
-        if file_digest(path) != self.files.get(name):
-            raise FozoError(f"{path} is not the file that {HEADER_FILE} names; restore the folder from a backup")
-        return path
-
-    def is_whole(self) -> bool:
-        """Whether all files are those that were saved, so that what cannot restore them is another model or method."""
-        try:
-            self.header()
-            for name in self.files:
-                self.checked(name)
-        except FozoError:
-            return False
-        return True
-
-    def save(self, header: dict[str, object], files: dict[str, Callable[[Path], None]]) -> None:
-        """Write a new generation: a writer for each file, by name; then remove the others."""
-        self.generation += 1
-        current = {self.file(name).name for name in files}
-        digests = dict[str, str]()
-        try:
-            with disk_errors(self.path):
-                for name, write in files.items():
-                    write(self.file(name))
-                    digests[name] = file_digest(self.file(name))
-            known = {"kind": KIND, "version": VERSION, "id": self.camera, "generation": self.generation}
-            write_json(self.path / HEADER_FILE, {**header, **known, "files": digests}, mode=PRIVATE)
-        except BaseException:
-            with suppress(Exception):  # the first error is the one to report
-                if not self._is_in_force():
-                    self._remove(lambda name: name in current)
-            raise
+    def save(self, state: State, owner: Mapping[str, object]) -> None:
+        with disk_errors(self.path):
+            save(self.file, state, {"camera": self.camera, **owner}, kind=KIND)
         self.new = False
-        with suppress(Exception):  # the next save tries again
-            self._remove(lambda name: name not in current)
-
-    def _is_in_force(self) -> bool:
-        """Whether ``camera.json`` names this generation, although writing it was reported to have failed."""
-        path = self.path / HEADER_FILE
-        return path.is_file() and read_json(path).get("generation") == self.generation
-
-    def _remove(self, goes: Callable[[str], bool]) -> None:
-        for path in list(self.path.iterdir()):
-            if path.suffix == ".npz" and goes(path.name):
-                path.unlink()
 
     def set_aside(self, why: object) -> None:
         """Move a state that cannot be restored to another folder, for people to look at; the camera starts again."""
         LOG.warning("the camera %r starts again: %s", self.camera, why)
         with disk_errors(self.path):
             files = [path for path in self.path.iterdir() if not path.name.startswith(".")]  # glob may swallow errors
-            files.sort(key=lambda path: path.name == HEADER_FILE)  # last: until then it is clear whose the files are
             aside = self._place_aside()
             for path in files:
                 path.replace(aside / path.name)
-        self.generation = 0
         self.new = True
         self._on_set_aside()
 
@@ -239,14 +178,11 @@ class StateFolder:
 
     def saved(self) -> Iterator[CameraFolder]:
         """Open the folders of all cameras that have a state and that no server has in memory, the latest first."""
-        headers = [path / HEADER_FILE for path in self.path.iterdir() if not path.name.endswith(REFUSED)]
-        times = {path: path.stat().st_mtime for path in headers if path.is_file()}
+        files = [path / STATE_FILE for path in self.path.iterdir() if not path.name.endswith(REFUSED)]
+        times = {path: path.stat().st_mtime for path in files if path.is_file()}
         for path in sorted(times, key=lambda path: -times[path]):
             with suppress(CameraInUse):
-                camera = ""
-                with suppress(FozoError):  # which whoever restores it will see
-                    camera = str(read_json(path).get("id"))
-                folder = CameraFolder(path.parent, camera, self._note_aside)
+                folder = CameraFolder(path.parent, None, self._note_aside)
                 with folder.lock:
                     yield folder
 
@@ -294,5 +230,5 @@ class StateFolder:
         return forgotten
 
     def _is_older(self, path: Path, time: float) -> bool:
-        header = path / HEADER_FILE
-        return header.is_file() and header.stat().st_mtime < time
+        file = path / STATE_FILE
+        return file.is_file() and file.stat().st_mtime < time

@@ -154,7 +154,7 @@ def test_files_that_cannot_be_run_are_refused(exported: Callable[..., Path], tmp
 
 def test_runs_where_torch_cannot_be_imported(exported: Callable[..., Path], tmp_path: Path) -> None:
     """Everything forward-only, in a process that has neither torch nor onnx."""
-    statistics = tmp_path / "source.npz"
+    statistics = tmp_path / "source.safetensors"
     code = f"""
 import sys
 import threading

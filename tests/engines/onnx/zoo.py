@@ -110,6 +110,13 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
 }  # fmt: skip
 
 
+def module(name: str) -> nn.Module:
+    """Make a model of :data:`MODULES`, the same in every call."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return MODULES[name]().eval()
+
+
 def size_of(name: str) -> int:
     return 64 if "Swin" in name else SIZE
 
@@ -119,7 +126,7 @@ def by_torchscript(
 ) -> Path:
     for layer in module.modules():
         if hasattr(layer, "fused_attn"):  # older opsets do not know it, and fp16 converters break it
-            layer.fused_attn = opset >= 14 and not eager
+            setattr(layer, "fused_attn", opset >= 14 and not eager)  # noqa: B010 - of layers of any class
     axes = {"images": {0: "batch"}, "logits": {0: "batch"}} if dynamic else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

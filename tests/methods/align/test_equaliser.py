@@ -7,7 +7,7 @@ import fozo
 from fozo.core.statistics import SourceStatistics
 from fozo.engines.blackbox import black_box
 from fozo.methods.align.equaliser import HIGH, LOW, MAX_LOG_GAIN, STRONG, Equaliser, Restoration
-from fozo.methods.align.memory import DomainEstimate, RetrievalConfig, Retrieved, Rows
+from fozo.methods.align.memory import DomainEstimate, Memory, RetrievalConfig
 from fozo.types import Floats
 from tests.helpers import random_images
 
@@ -27,8 +27,7 @@ def plan(made: Equaliser, mean: float | np.ndarray, variance: float = FEW, stren
     made.strength = strength
     means = np.broadcast_to(mean, (1, made.std.size))
     domain = DomainEstimate(means, np.full_like(means, variance, dtype=float), means)
-    nothing = Retrieved(Rows.empty(0, made.std.size, (0, 0, 0)), np.zeros((1, 0)), np.zeros(1))
-    return made.plan(domain, nothing)
+    return made.plan(domain)
 
 
 def test_only_weakness_counts_and_only_as_far_as_it_is_believed(equaliser: Equaliser) -> None:
@@ -42,6 +41,12 @@ def test_only_weakness_counts_and_only_as_far_as_it_is_believed(equaliser: Equal
     weak = plan(equaliser, -0.8, 1e-12, strength=0.7).log_gains
     np.testing.assert_allclose(weak, 0.7 * 0.2 * 0.8 * drifted / 2, rtol=1e-6)
     assert not plan(equaliser, -0.75, 1e-12)
+
+
+def test_a_noise_that_was_measured_decides_whether_an_excess_is_noise(equaliser: Equaliser) -> None:
+    domain = DomainEstimate(*(np.full((1, equaliser.std.size), value) for value in (20.0, 1e-12, 20.0)))
+    attenuated = [equaliser.plan(domain, noise).log_gains.min() for noise in (STRONG, STRONG + 0.5, STRONG + 2)]
+    assert attenuated[0] == 0 > attenuated[1] > attenuated[2]
 
 
 def test_no_gain_is_above_four(equaliser: Equaliser) -> None:
@@ -180,10 +185,10 @@ def test_pixels_of_unknown_range_are_not_stretched() -> None:
 @pytest.mark.parametrize("remembered", [0, 1, 11, 12, 15, 16, 40])
 def test_small_batches_are_judged_with_those_before_them(equaliser: Equaliser, size: int, remembered: int) -> None:
     """With all of them while they are few, and with as many as fill up the context then: never with fewer."""
-    made, memory = equaliser, equaliser.memory()
+    made = equaliser
     rows = 2 + 0.1 * np.random.default_rng(5).standard_normal((remembered + size, made.std.size))
     before = DomainEstimate(*(rows[:remembered] for _ in range(3)))
-    memory.add(Rows.pack(before, np.zeros((remembered, 0, 0), np.float32), np.zeros((remembered, 0))))
+    memory = Memory.empty(made.std.size).add(before, 512)
     found = made.domains(rows[remembered:] * made.std + made.mean, memory)
     used = max(size, min(remembered + size, made.retrieval.context))
     np.testing.assert_allclose(found.variance, 1 / used)  # so sharp is the mean of so many images of one domain

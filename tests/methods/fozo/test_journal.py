@@ -8,11 +8,11 @@ import pytest
 
 import fozo
 from fozo.core.noise import PhiloxNoise
-from fozo.core.spsa import SPSA, Step
+from fozo.core.spsa import SPSA, SPSAState
 from fozo.errors import FozoError
 from fozo.io import encode
-from fozo.methods.common.journal import KIND, Journal, read_journal
-from fozo.methods.fozo.journal import encode_start, record
+from fozo.methods.common.journal import KIND, VERSION, Journal, read_journal
+from fozo.methods.fozo.journal import encode_start, entry_of
 from fozo.methods.fozo.method import AUTHORS_SCHEDULE
 
 START = np.linspace(-1, 1, 6).reshape(2, 3)
@@ -25,25 +25,24 @@ def path(tmp_path: Path) -> Path:
 
 def header(fingerprint: str = "aaaa", seed: int | None = 5) -> dict[str, object]:
     owner = {"config": {"passes": 4}, "fingerprint": fingerprint, "model": "model", "seed": seed}
-    return {"kind": KIND, **owner, **encode_start(START)}
+    return {"kind": KIND, "version": VERSION, **owner, **encode_start(START)}
 
 
-def take_step(spsa: SPSA) -> Step:
+def take_step(spsa: SPSA, state: SPSAState) -> SPSAState:
     """One step on a sphere."""
-    spsa.tell((spsa.ask() ** 2).sum(axis=(1, 2)))
-    assert spsa.last is not None
-    return spsa.last
+    return spsa.tell(state, (spsa.ask(state) ** 2).sum(axis=(1, 2)))
 
 
 def write_run(path: Path, steps: int) -> list[np.ndarray]:
     """Run an optimizer with a journal; returns the point after each number of steps."""
     spsa = SPSA(START, AUTHORS_SCHEDULE, PhiloxNoise(5), samples=2)
     journal = Journal(path, header())
-    points = [spsa.point]
-    for _ in range(steps):
-        step = take_step(spsa)
-        journal.append(step.index, record(step, spsa.point))
-        points.append(spsa.point)
+    state = spsa.init()
+    points = [state.point]
+    for index in range(steps):
+        state = take_step(spsa, state)
+        journal.append(index, entry_of(state))
+        points.append(state.point)
     journal.close()
     return points
 
@@ -96,7 +95,11 @@ def test_a_flipped_bit_never_goes_unnoticed(path: Path) -> None:
             fozo.replay(path)
 
 
-STEP = {"index": 2, "gradients": [1.0], "epsilon": 0.1, "rate": 0.1, "loss": 1.0, "led_to": 5}
+STEP = {"index": 2, "gradients": [1.0], "epsilon": 0.1, "rate": 0.1, "loss": 1.0}
+
+
+def entry(led_to: object = 5, **changes: object) -> dict[str, object]:
+    return {"index": 2, "step": {**STEP, **changes}, "led_to": led_to}
 
 
 def test_lines_that_are_whole_but_no_steps_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,21 +107,17 @@ def test_lines_that_are_whole_but_no_steps_are_refused(path: Path, monkeypatch: 
     write_run(path, 2)
     good = path.read_bytes()
     for line, sentence in (
-        ({"index": 2}, "batch 2 of the journal .* lacks 'gradients'"),
         ({"speed": 2}, "jumps from batch 2 to None"),
         ({"rewind": 9}, "jumps from batch 2 to 9"),
         ({"rewind": -1}, "jumps from batch 2 to -1"),
-        ({"rewind": None}, "jumps from batch 2 to None"),
         ({"rewind": True}, "jumps from batch 2 to True"),
-        ({"rewind": 10**40}, "jumps from batch 2 to 1000"),
-        ({"index": "two"}, "jumps from batch 2 to 'two'"),
-        ({**STEP, "speed": 2}, "batch 2 of the journal .* has no setting 'speed'"),
-        ({**STEP, "gradients": "12"}, "batch 2 of the journal .* gradients of the step"),
-        ({**STEP, "gradients": [True]}, "batch 2 of the journal .* gradients of the step"),
-        ({**STEP, "gradients": []}, "gradients that no step has"),
-        ({**STEP, "gradients": [1.0] * 7}, "gradients that no step has"),
-        ({**STEP, "led_to": "x"}, "has no checksum"),
-        ({**STEP, "rate": 1e300, "gradients": [1e300]}, "batch 2 of the journal .* leads to other prompts"),
+        ({"index": 2, "step": {"index": 2}, "led_to": 5}, "batch 2 of the journal .* lacks 'gradients'"),
+        (entry(speed=2), "batch 2 of the journal .* has no setting 'speed'"),
+        (entry(gradients="12"), "batch 2 of the journal .* gradients of the step"),
+        (entry(gradients=[]), "gradients that no step has"),
+        (entry(gradients=[1.0] * 7), "gradients that no step has"),
+        (entry(led_to="x"), "has no checksum"),
+        (entry(rate=1e300, gradients=[1e300]), "batch 2 of the journal .* leads to other prompts"),
     ):
         path.write_bytes(good + encode(line))
         with pytest.raises(FozoError, match=sentence):
@@ -141,12 +140,6 @@ def test_rewinding_keeps_the_past_and_replays_the_present(path: Path, monkeypatc
         np.testing.assert_array_equal(fozo.replay(path), points[batches])
 
 
-def test_a_gap_is_refused(path: Path) -> None:
-    write_run(path, 2)
-    with pytest.raises(FozoError, match="ends at batch 2, but the run is at 3"):
-        Journal(path, header()).append(3, {})
-
-
 def test_another_models_journal_is_refused(path: Path) -> None:
     write_run(path, 2)
     with pytest.raises(FozoError, match="fingerprint"):
@@ -159,32 +152,21 @@ def test_another_models_journal_is_refused(path: Path) -> None:
 def test_own_noise_has_to_be_given_again(path: Path) -> None:
     noise = PhiloxNoise(77)
     spsa = SPSA(START, AUTHORS_SCHEDULE, noise)
+    state = take_step(spsa, spsa.init())
     journal = Journal(path, header(seed=None))
-    journal.append(0, record(take_step(spsa), spsa.point))
+    journal.append(0, entry_of(state))
     journal.close()
     with pytest.raises(FozoError, match="its own noise"):
         fozo.replay(path)
     with pytest.raises(FozoError, match=r"batch 0 .* leads to other prompts"):
         fozo.replay(path, noise=PhiloxNoise(78))
-    np.testing.assert_array_equal(fozo.replay(path, noise=noise), spsa.point)
-
-
-def test_what_is_not_a_journal(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    with pytest.raises(FozoError, match="there is no file"):
-        read_journal(tmp_path / "missing")
-    with pytest.raises(FozoError, match="it is a folder"):
-        read_journal(tmp_path)
-    for forged in ([1, 2], {"kind": "fozo journal"}, {"kind": "fozo journal", "start": "?", "shape": [1], "seed": 1}):
-        path.write_bytes(encode(forged))  # type: ignore[arg-type]
-        with pytest.raises(FozoError):
-            fozo.replay(path)
+    np.testing.assert_array_equal(fozo.replay(path, noise=noise), state.point)
 
 
 def test_a_forged_header_is_one_sentence(path: Path) -> None:
     write_run(path, 2)
-    first, rest = path.read_bytes().split(b"\n", 1)
-    good = header()
+    whole = path.read_bytes()
+    _, rest = whole.split(b"\n", 1)
     nan = base64.b64encode(np.full(START.shape, np.nan).tobytes()).decode()
     forged: list[dict[str, object]] = [
         {"shape": [-1]}, {"shape": []}, {"shape": [2**62, 2**62]}, {"shape": "12"}, {"shape": None}, {"shape": [1.5]},
@@ -192,10 +174,10 @@ def test_a_forged_header_is_one_sentence(path: Path) -> None:
         {"seed": -1}, {"seed": 2**70}, {"seed": True}, {"seed": "5"}, {"seed": 6},
     ]  # fmt: skip
     for change in forged:
-        path.write_bytes(encode({**good, **change}) + rest)
+        path.write_bytes(encode({**header(), **change}) + rest)
         with pytest.raises(FozoError):
             fozo.replay(path)
-    path.write_bytes(first + b"\n" + rest)
+    path.write_bytes(whole)
     fozo.replay(path)
 
 

@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parent
 IMAGES = FOLDER / "fashion-mnist.npz"  # what ``open_images`` takes
 MODELS = {"float32": FOLDER / "fashion-float32.onnx", "INT8": FOLDER / "fashion-int8.onnx"}
 """What ``load_engine`` takes. The INT8 file is a model of its own, with its own statistics."""
-MONITOR = MODELS["float32"].with_suffix(".monitor.npz")
+MONITOR = MODELS["float32"].with_suffix(".monitor.safetensors")
 """What ``MonitorReference.load`` takes: of Align on the float32 model; no image is in it."""
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import NodeProto, TensorProto, compose, helper, inliner
+from scipy.special import log_softmax
 
 from fozo.engines.onnx.export import ONE_FILE_BYTES, write_model
 from fozo.engines.onnx.graph import Graph
@@ -28,11 +29,11 @@ from fozo.engines.onnx.schema import (
     IMAGES,
     MOVES,
     PROMPTS,
-    NoTokensError,
     model_fingerprint,
 )
 from fozo.engines.onnx.stream import QUANTISERS, Probe, Stream, find_stream, unfused
-from fozo.types import Floats, Knobs, Move, Spec, Tap
+from fozo.engines.tokens import NoTokensError
+from fozo.types import Floats, Knobs, Move, Spec, Tap, taps_of
 
 LEAST_OPSET = 10  # the first whose Slice takes its bounds as inputs
 LEAST_IR = 4  # the first whose constants need not be inputs
@@ -327,7 +328,7 @@ class Proof:
         """Raise :class:`NoTokensError` where knobs or taps are not those of the original graph."""
         engine = opened(adopted)
         batch = engine.check(self.seen)
-        taps = engine.run(batch, taps=tuple(Tap))
+        taps = engine.run(batch, taps=taps_of(engine))
         self._check_taps(taps)
         for block in {0, self.spec.depth - 1}:
             self._check_move(engine, block)
@@ -346,18 +347,23 @@ class Proof:
         depth = self.spec.depth
         stream = self.stream
         names = [faces[0] for faces in stream.entries]
-        *entries, logits = self.probe.run([*names, stream.head.logits], self.image)
+        *entries, output = self.probe.run([*names, stream.head.output], self.image)
         tokens = np.stack([entry[0].astype(np.float32) for entry in entries])  # [L + 1, T, d]
         patches = tokens[:, stream.prefix :]
         cls = tokens[1:, 0] if self.spec.class_token else patches[1:].mean(axis=1)
         expected = {
-            Tap.LOGITS: logits[0].reshape(-1),
+            Tap.LOGITS: output[0],
             Tap.CLS: cls,
             Tap.PATCH_MEAN: patches[:depth].mean(axis=1),
             Tap.PATCH_VARIANCE: patches[:depth].var(axis=1),
         }
+        values = {tap: taps[tap][0, 0] for tap in expected}
+        if stream.head.final:
+            values[Tap.LOGITS] = log_softmax(values[Tap.LOGITS])
+        if stream.head.final == "Softmax":
+            values[Tap.LOGITS] = np.exp(values[Tap.LOGITS])
         for tap, value in expected.items():
-            distance = _distance(taps[tap][0, 0], value)
+            distance = _distance(values[tap], value)
             if not distance <= self.tolerance * (1 if tap is Tap.LOGITS else 10):
                 raise NoTokensError(
                     f"its {tap.value} would differ from the original's by {distance:.1e} of the largest"

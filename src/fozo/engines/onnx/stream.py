@@ -19,7 +19,7 @@ import onnx
 import onnxruntime
 from onnx import NodeProto, TensorProto, helper
 
-from fozo.engines.onnx.schema import NoTokensError
+from fozo.engines.tokens import LEAST_CHANGE, NoTokensError, find_layout
 from fozo.types import Floats
 
 QUANTISERS = {"QuantizeLinear", "DequantizeLinear"}
@@ -30,10 +30,6 @@ ATTENTIONS = {"Softmax", "QLinearSoftmax", "Attention", "MultiHeadAttention"}
 SHAPES = {"Shape", "Size", "ConstantOfShape"}  # of which the output does not depend on values
 PRODUCTS = {"Gemm", "MatMul", "FusedMatMul", "MatMulInteger", "QGemm", "QLinearMatMul"}
 USUAL_SIZES = (224, 384, 256, 336, 448, 518, 512)
-LEAST_CHANGE = 1e-3
-"""What a change of the input moves by less than this part of the largest change counts as unchanged: where INT8 ranges
-are measured in every call, everything moves a little."""
-PIXELS = 8
 HEAD_ROWS = 64  # vectors that are put through the head at a time
 DTYPES = {TensorProto.FLOAT: np.float32, TensorProto.FLOAT16: np.float16}
 
@@ -161,7 +157,11 @@ class Index:
     def root(self, name: str) -> str:
         """The tensor that was computed, before casts and quantisers."""
         while name in self.makers and self.makers[name].op_type in ALIASES:
-            name = self.makers[name].input[0]
+            source = self.makers[name].input[0]
+            computed = self.makers[source].op_type if source in self.makers else ""
+            if self.makers[name].op_type == "DequantizeLinear" and computed not in QUANTISERS:
+                break  # computed in integers
+            name = source
         return name
 
     def above(self, name: str, stop: str = "") -> set[str]:
@@ -230,8 +230,10 @@ def find_stream(model: onnx.ModelProto, probe: Probe) -> Stream:
     after = index.above(head.logits) - index.above(chain[-1])
     if index.attentions(after) > 1:
         raise NoTokensError(f"it attends {index.attentions(after)} times after the {depth} blocks that were found")
-    prefix, grid, tokens = _layout(probe, entries[0][0])
-    reads_first, reads_patches = _read_by(probe, entries[-1], head.pooled, prefix)
+    run = probe.session(entries[0][:1])
+    layout = find_layout(lambda images: run(images, {})[0], probe.image(0), probe.image(1))
+    tokens = layout.tokens
+    reads_first, reads_patches = _read_by(probe, entries[-1], head.pooled, layout.prefix)
     if not reads_first and not reads_patches:
         raise NoTokensError("its head reads none of the tokens that were found")
     return Stream(
@@ -240,8 +242,8 @@ def find_stream(model: onnx.ModelProto, probe: Probe) -> Stream:
         head=head,
         tokens=tokens.shape[1],
         dim=tokens.shape[2],
-        prefix=prefix,
-        grid=grid,
+        prefix=layout.prefix,
+        grid=layout.grid,
         dtype=tokens.dtype,
         class_token=reads_first,
     )
@@ -272,6 +274,10 @@ def _chain(index: Index, probe: Probe) -> list[str]:
 class Head:
     """What is affine between some tensors and the logits."""
 
+    output: str
+    """The graph's output, which may be probabilities."""
+    final: str
+    """What makes it of the logits: ``Softmax``, ``LogSoftmax`` or nothing."""
     logits: str
     pooled: list[str]
     widths: list[int]
@@ -287,8 +293,11 @@ def _head(model: onnx.ModelProto, index: Index, probe: Probe) -> Head:
     if len(outputs) != 1:
         raise NoTokensError(f"{len(outputs)} of its {len(names)} outputs are [B, classes], where one is needed")
     logits = index.root(outputs[0])
-    while logits in index.makers and index.makers[logits].op_type in ("Softmax", "LogSoftmax"):
-        logits = index.root(index.makers[logits].input[0])
+    maker = index.makers.get(logits)
+    final = ""
+    if maker is not None and maker.op_type in ("Softmax", "LogSoftmax"):
+        final = maker.op_type
+        logits = index.root(maker.input[0])
     pooled = sorted(_read_by_products(index, logits))
     read = dict(zip(pooled, probe.run(pooled, probe.image(0)), strict=True))
     widths = [value.shape[-1] for value in read.values()]
@@ -305,7 +314,7 @@ def _head(model: onnx.ModelProto, index: Index, probe: Probe) -> Head:
         }
         answers.append(run(images, vectors)[0].reshape(rows, -1))
     table = np.concatenate(answers).astype(np.float32)
-    return Head(logits, pooled, widths, table[1 : 1 + sum(widths)] - table[0], table[0])
+    return Head(outputs[0], final, logits, pooled, widths, table[1 : 1 + sum(widths)] - table[0], table[0])
 
 
 def _read_by_products(index: Index, logits: str) -> set[str]:
@@ -324,44 +333,6 @@ def _read_by_products(index: Index, logits: str) -> set[str]:
         else:
             todo += live
     return pooled
-
-
-def _layout(probe: Probe, entry: str) -> tuple[int, tuple[int, int], Floats]:
-    """How many tokens stand before the patches, rows and columns of patches, and the tokens of an image."""
-    run = probe.session([entry])
-    image = probe.image(0)
-    (tokens,) = run(image, {})
-    height, width = probe.shape[1:]
-
-    def touched(row: int, column: int) -> int:
-        changed = image.copy()
-        changed[0, :, row, column] -= 2 * np.sign(changed[0, :, row, column])
-        found = _changed(run(changed, {})[0][0], tokens[0])
-        if len(found) != 1:
-            raise NoTokensError(f"one pixel changes {len(found)} of the tokens that enter its first block, not one")
-        return found[0]
-
-    prefix = touched(0, 0)
-    columns = touched(0, width - 1) - prefix + 1
-    count = len(tokens[0]) - prefix
-    rows = count // columns if columns > 0 else 0
-    if rows < 1 or rows * columns != count or height % rows or width % columns:
-        raise NoTokensError(f"its {count} patches are not a grid over images of {height}x{width}")
-    numbers = np.random.Generator(np.random.Philox(1))
-    pixels = numbers.integers(0, (height, width), (PIXELS, 2)).tolist()
-    for row, column in [*pixels, (height - 1, width - 1), (height - 1, 0)]:
-        expected = prefix + row * rows // height * columns + column * columns // width
-        if touched(row, column) != expected:
-            raise NoTokensError("its tokens are not the patches of the image, row by row")
-    if _changed(run(probe.image(1), {})[0][0], tokens[0]) != list(range(prefix, len(tokens[0]))):
-        raise NoTokensError("its tokens before the patches depend on the image")
-    return prefix, (rows, columns), tokens
-
-
-def _changed(tokens: Floats, before: Floats) -> list[int]:
-    """Which of ``[T, ...]`` changed."""
-    difference = np.abs(tokens.astype(np.float64) - before).reshape(len(before), -1).max(axis=1)
-    return [int(index) for index in np.flatnonzero(difference > LEAST_CHANGE * max(difference.max(), 1e-12))]
 
 
 def _read_by(probe: Probe, exits: Sequence[str], pooled: Sequence[str], prefix: int) -> tuple[bool, bool]:

@@ -35,7 +35,7 @@ from fozo.core.contrast import clahe, luminance
 from fozo.core.descriptor import Single, spectra
 from fozo.core.moments import shrinkage
 from fozo.core.statistics import SourceStatistics
-from fozo.methods.align.memory import DomainEstimate, Memory, RetrievalConfig, Retrieved
+from fozo.methods.align.memory import DomainEstimate, Memory, RetrievalConfig
 from fozo.types import Array, Engine, Floats
 
 MAX_LOG_GAIN = np.log(4.0)  # no band is amplified more than fourfold: beyond it, the rounding to 8 bits would show
@@ -110,16 +110,20 @@ class Equaliser:
         mean = np.add.reduce((descriptors - self.mean) / self.std) / len(descriptors)
         return len(descriptors) * float(np.square(mean).mean())
 
-    def plan(self, domains: DomainEstimate, retrieved: Retrieved) -> Restoration:
-        """Decide what is done to images of ``domains``."""
-        posterior = retrieved.posterior(domains)
+    def plan(self, posterior: DomainEstimate, noise_excess: float | None = None) -> Restoration:
+        """Decide what is done to images of domains that are estimated like this.
+
+        Where ``noise_excess`` is known (:func:`fozo.core.descriptor.haar_noise`, less that of clean images), it decides
+        whether an excess of fine bands is noise; else the excess itself does.
+        """
         drifted = self.retrieval.drifted(posterior, self.spectra.brightness) * (self.strength > 0)
         deviation = posterior.mean * shrinkage(posterior.variance, posterior.mean**2) * self.std
         energies = drifted[:, None, None] * self.spectra.log_energies(deviation)
         deficit, excess = np.maximum(-energies, 0), np.maximum(energies[:, :, self._fine], 0)
         bright = self.spectra.brightness
         common = deficit[:, :, self._coarse].mean(axis=2, keepdims=True)
-        noisy = np.clip(excess[:, bright].max(axis=(1, 2), initial=0) - STRONG, 0, 1)
+        strength = excess[:, bright].max(axis=(1, 2), initial=0) if noise_excess is None else np.array([noise_excess])
+        noisy = np.clip(strength - STRONG, 0, 1)
         nothing = np.zeros(len(drifted))
         stretch = brightening = local = nothing
         if self.normalisation is not None:

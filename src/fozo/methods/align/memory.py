@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,17 +18,13 @@ import numpy.typing as npt
 from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
 from fozo.methods.common.options import positive
-from fozo.state import State, derived, ragged
+from fozo.state import State, ragged
 from fozo.types import Array, Floats
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 Single = npt.NDArray[np.float32]
-LARGEST_CODE = 7
-AT_ONCE = 1 << 18  # codes that are averaged at a time, to stay in the cache
-SPARE = 32  # rows that a new buffer has behind the last
-REPLAN = 16  # a cached correction rests on the images up to a multiple of it, so it follows from the memory alone
 CHANCE = 2.0  # standard deviations of a mean square by which clean domains may be farther away than on average
 
 
@@ -85,76 +81,10 @@ class DomainEstimate:
 
 
 @dataclass(frozen=True)
-class Rows(DomainEstimate):
-    """What is remembered of n images: domain estimates, vectors ``[n, layers, d]`` in 4 bits, and contents in full.
-
-    A vector is ``scales * (codes - 8)``: its largest number has the code 1 or 15. Rounding adds three hundredths to the
-    variance over images that vectors are averaged over, for an eighth of the memory. A byte has the codes of two
-    features, one of either half.
-    """
-
-    codes: npt.NDArray[np.uint8]  # [n, layers, d / 2]
-    scales: Single  # [n, layers]
-    contents: Single  # [n, k]
-
-    @classmethod
-    def pack(cls, domains: DomainEstimate, vectors: Single, contents: Floats) -> Rows:
-        """Round vectors ``[n, layers, d]``, whose numbers should be of one size within a layer."""
-        # A vector of zeros gets a scale too, a negligible one.
-        scales = np.maximum.reduce(np.abs(vectors), axis=2, initial=LARGEST_CODE * 1e-30) / np.float32(LARGEST_CODE)
-        codes = (np.rint(vectors / scales[:, :, None]) + 8).astype(np.uint8)
-        half, rest = -(-codes.shape[2] // 2), codes.shape[2] // 2
-        pairs = codes[:, :, :half].copy()
-        pairs[:, :, :rest] |= codes[:, :, half:] << 4
-        mean, variance, descriptor, content = (
-            array.astype(np.float32) for array in (domains.mean, domains.variance, domains.descriptor, contents)
-        )
-        return cls(mean, variance, descriptor, pairs, scales, content)
-
-    @classmethod
-    def empty(cls, rows: int, features: int, shape: tuple[int, int, int]) -> Rows:
-        """Zeros, for descriptors of ``features`` numbers; ``shape`` is layers, width and contents of a row."""
-        layers, width, contents = shape
-        mean, variance, descriptor, scales, content = (
-            np.zeros((rows, size), dtype=np.float32) for size in (features, features, features, layers, contents)
-        )
-        return cls(mean, variance, descriptor, np.zeros((rows, layers, -(-width // 2)), np.uint8), scales, content)
-
-    def average(self, shares: Floats) -> tuple[Single, Single]:
-        """Average the n images by ``shares`` ``[m, n]``: vectors ``[m, layers, d]`` and contents ``[m, k]``.
-
-        Vectors of an odd width have one feature too many, at the end.
-        """
-        (count, images), (_, layers, width) = shares.shape, self.codes.shape
-        parts = shares.astype(np.float32)
-        vectors = np.zeros((count, layers, 2 * width), dtype=np.float32)
-        # einsum wakes no threads of BLAS. One row: some images at a time, in the order in which they lie in memory.
-        if count == 1:
-            for start in range(0, images, step := max(1, AT_ONCE // max(layers * width, 1))):
-                some = slice(start, min(start + step, images))
-                weights = parts[0, some, None] * self.scales[some]
-                vectors += np.einsum("nl,nld->ld", weights, _numbers(self.codes[some]))
-        else:
-            for layer in range(layers):  # one after the other, to stay in the cache
-                numbers = _numbers(self.codes[:, layer])
-                np.einsum("mn,nd->md", parts * self.scales[:, layer], numbers, out=vectors[:, layer])
-        return vectors, np.einsum("mn,nk->mk", parts, self.contents)
-
-
-def _numbers(codes: npt.NDArray[np.uint8]) -> Single:
-    """Of pairs of codes, ``[..., d / 2]``, the numbers that they stand for, but for their scale: ``[..., d]``."""
-    numbers = np.empty((*codes.shape[:-1], 2 * codes.shape[-1]), dtype=np.float32)
-    numbers[..., : codes.shape[-1]] = codes & 15
-    numbers[..., codes.shape[-1] :] = codes >> 4
-    numbers -= 8
-    return numbers
-
-
-@dataclass(frozen=True)
 class Retrieved:
     """How much each remembered image counts for each of n domains."""
 
-    rows: Rows  # the images remembered, the oldest first
+    rows: DomainEstimate  # the images remembered, the oldest first
     shares: Array  # [n, remembered]; rows add up to 1, unless nothing is of the domain
     samples: Array  # effective sample size of averages by these shares (Kish), [n]
 
@@ -203,98 +133,48 @@ class RetrievalConfig:
         return evidence
 
 
-class Buffer:
-    """Rows that are written once: whoever first claims those behind a row may write them."""
-
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows
-        self._claims: dict[int, object] = {}  # by first row
-
-    def claim(self, start: int, count: int) -> bool:
-        """Take ``count`` rows from ``start`` on, if there is room and nobody has; no lock, which a fork might copy."""
-        token = object()
-        has_room = start + count <= len(self.rows.mean)
-        return has_room and self._claims.setdefault(start, token) is token
-
-
 @dataclass(frozen=True)
 class Memory(State):
-    """The most recent images, the oldest first: views of a buffer."""
+    """Domain estimates and descriptors of the most recent images, the oldest first."""
 
-    mean: Single = ragged("images")  # what each means is said by :class:`Rows`
+    mean: Single = ragged("images")
     variance: Single = ragged("images")
     descriptor: Single = ragged("images")
-    codes: npt.NDArray[np.uint8] = ragged("images")
-    scales: Single = ragged("images")
-    contents: Single = ragged("images")
-    seen: int = 0  # images ever remembered
-    buffer: Buffer | None = derived()
-    end: int = derived(0)  # of this memory, in its buffer
-
-    NAMES: ClassVar = ("mean", "variance", "descriptor", "codes", "scales", "contents")
 
     def __post_init__(self) -> None:
-        """Refuse what no stream leads to."""
-        if len(self.mean) > self.seen:
-            raise ValueError(f"it remembers {len(self.mean)} of {self.seen} images")
-        if self.buffer is None and not ((self.variance > 0).all() and (self.scales >= 0).all()):
+        """Refuse variances that no estimate has."""
+        if self.variance.min(initial=1) <= 0:
             raise ValueError("it remembers variances that are not positive")
 
     @classmethod
-    def empty(cls, features: int, shape: tuple[int, int, int] = (0, 0, 0)) -> Memory:
-        """Nothing, for descriptors of ``features`` numbers; ``shape`` is layers, width and contents of a row."""
-        return cls(**vars(Rows.empty(0, features, shape)))
+    def empty(cls, features: int) -> Memory:
+        """Nothing, for descriptors of ``features`` numbers."""
+        nothing = np.zeros((0, features), np.float32)
+        return cls(nothing, nothing, nothing)
 
-    def __len__(self) -> int:
-        return len(self.mean)
-
-    def rows(self, start: int = 0, stop: int | None = None) -> Rows:
-        """Some of the images, the oldest first."""
-        return Rows(*(getattr(self, name)[start:stop] for name in self.NAMES))
-
-    def add(self, new: Rows, capacity: int) -> Memory:
+    def add(self, domains: DomainEstimate, capacity: int) -> Memory:
         """Remember images, and forget the oldest beyond ``capacity``."""
-        seen = self.seen + len(new.mean)
-        new = new.part(slice(-capacity, None))
-        count = len(new.mean)
-        if not count:
-            return self
-        buffer = self.buffer
-        start = self.end
-        if buffer is None or not buffer.claim(start, count):
-            kept = self.rows(max(0, len(self) + count - capacity))
-            start = len(kept.mean)
-            room = min(2 * (start + count), capacity) + SPARE  # a new camera needs little
-            buffer = Buffer(_with_room(kept, room))
-        stop = start + count
-        first = max(0, stop - min(len(self) + count, capacity))
-        views = {}
-        for name in self.NAMES:
-            array = getattr(buffer.rows, name)
-            array[start:stop] = getattr(new, name)
-            views[name] = array[first:stop]
-        return Memory(**views, seen=seen, buffer=buffer, end=stop)
+
+        def joined(known: Single, new: Floats) -> Single:
+            rows: Single = np.concatenate([known, new.astype(np.float32)])[-capacity:].copy()
+            return rows
+
+        return Memory(
+            mean=joined(self.mean, domains.mean),
+            variance=joined(self.variance, domains.variance),
+            descriptor=joined(self.descriptor, domains.descriptor),
+        )
 
 
-def _with_room(kept: Rows, size: int) -> Rows:
-    arrays = []
-    for array in vars(kept).values():
-        larger = np.zeros((max(size, len(array)), *array.shape[1:]), dtype=array.dtype)
-        larger[: len(array)] = array
-        arrays.append(larger)
-    return Rows(*arrays)
-
-
-def retrieve(memory: Memory, domains: DomainEstimate, config: RetrievalConfig, newest: int = 0) -> Retrieved:
-    """Weigh each remembered image for each of ``domains``; the ``newest`` ones are left out.
+def retrieve(memory: Memory, domains: DomainEstimate, config: RetrievalConfig) -> Retrieved:
+    """Weigh each remembered image for each of ``domains``.
 
     With D the mean over features of (difference of means)^2 / (sum of variances), which is 1 on average for two
     estimates of one domain, whatever the sizes of their batches, an image weighs
 
         exp(-dimensions / 2 max(D - 1, 0)) 0.5^(newer / half_life),    newer: later images, weighted by the first
     """
-    stop = len(memory) - newest
-    remembered = memory.rows(max(stop - config.capacity, 0), max(stop, 0))
+    remembered = DomainEstimate(memory.mean, memory.variance, memory.descriptor)
     distance = np.empty((len(domains.mean), len(remembered.mean)))
     for row, (mean, variance) in enumerate(zip(domains.mean, domains.variance, strict=True)):
         squared: Array = np.square(remembered.mean - mean) / (remembered.variance + variance)
@@ -307,8 +187,3 @@ def retrieve(memory: Memory, domains: DomainEstimate, config: RetrievalConfig, n
     kish = total**2 / np.maximum(np.square(weights).sum(axis=1), 1e-300)
     shares = weights / np.maximum(total, 1e-300)[:, None]
     return Retrieved(remembered, shares, np.minimum(kish, total))
-
-
-def kept_images(config: RetrievalConfig) -> int:
-    """Images that a memory holds: a cached correction leaves out the newest."""
-    return config.capacity + REPLAN

@@ -49,6 +49,8 @@ class Wrapper(Method[C, S]):
             raise FozoError(f"{name} has a journal of its own; give journal= to {self.info.name} instead")
         self.inner = inner
         self.parameters = inner.parameters
+        if self._statistics is None:
+            self._statistics = inner._statistics
 
     def step(self, state: S, batch: Batch) -> Result[S]:
         return self.wrap(state, batch, self._forward(state, learn=True))
@@ -64,6 +66,10 @@ class Wrapper(Method[C, S]):
 
     def _predict_inner(self, state: State, batch: Batch) -> Result[Any]:
         return replace(self.inner.predict_step(state, batch), state=state)
+
+    def journaled(self, state: S) -> S:
+        kept: S = replace(state, inner=self.inner.journaled(_inner(state)))  # type: ignore[call-arg]
+        return kept
 
     def restart(self, state: S) -> S:
         inner = self.inner.restart(_inner(state))

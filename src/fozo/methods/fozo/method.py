@@ -31,7 +31,7 @@ from fozo.methods.common.options import one_of
 from fozo.methods.fozo.journal import encode_start, entry_of, follow
 from fozo.methods.method import Method, Result
 from fozo.methods.registry import register
-from fozo.state import State, unjournaled
+from fozo.state import State
 from fozo.types import Array, Batch, Knobs, Tap, Value
 
 AUTHORS_SCHEDULE = Schedule(rate_decay=0.7, rate_step=0.1, rate_min=0.1, rate_max=3.0, rate_at_jump=0.1)
@@ -75,8 +75,8 @@ class FOZOState(State):
     """What FOZO has learnt."""
 
     spsa: SPSAState  # the prompts [p, d], and where their schedule stands
-    shift: MovingAverage = unjournaled()  # of what the head reads
-    window: Window = unjournaled()  # features of recent images
+    shift: MovingAverage  # of what the head reads
+    window: Window  # features of recent images
 
 
 def _scaled_schedule(factor: float) -> dict[str, Value]:
@@ -168,6 +168,9 @@ class FOZO(Method[FOZOConfig, FOZOState]):
         return Result(self.engine.head()(pooled), state)
 
     # The journal: a step is its seed and a few numbers.
+
+    def journaled(self, state: FOZOState) -> FOZOState:
+        return replace(self.init(), spsa=state.spsa)
 
     def _entry(self, old: FOZOState, new: FOZOState) -> dict[str, Any]:
         return entry_of(new.spsa)

@@ -1,0 +1,112 @@
+"""Torch modules of any family by hooks: the same knobs and taps as of modules that fozo converts."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fozo
+from fozo.engines.blackbox import BlackBoxEngine
+from fozo.engines.hooked import HookedEngine, hooked
+from fozo.engines.tokens import NoTokensError
+from fozo.errors import FozoError
+from fozo.testing import check_engine
+from fozo.types import Knobs, Move, Tap
+from tests.engines.onnx import zoo
+
+OWN = [
+    "timm ViT", "timm ViT, mean of patches", "timm ViT, attention pooling (SigLIP)", "timm ViT, 4 registers",
+    "timm ViT, pre-norm (CLIP)", "transformers DINOv2, registers", "torchvision ViT",
+]  # fmt: skip
+
+
+def images(count: int = 3) -> np.ndarray:
+    return np.random.default_rng(5).standard_normal((count, 3, zoo.SIZE, zoo.SIZE)).astype(np.float32)
+
+
+def moves(spec: fozo.Spec) -> Knobs:
+    numbers = np.random.default_rng(6)
+
+    def move() -> Move:
+        shape = (2, 3, spec.depth, spec.dim)
+        return Move(1 + 0.2 * numbers.standard_normal(shape), 0.3 * numbers.standard_normal(shape))
+
+    noise = numbers.standard_normal((2, 3, len(spec.aligned), spec.dim, spec.dim))
+    return Knobs(cls=move(), patches=move(), matrices=np.eye(spec.dim) + 0.3 * noise / spec.dim**0.5)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_knobs_and_taps_are_those_of_the_converted_module(name: str) -> None:
+    module: Any = zoo.module(name)
+    engine = hooked(module, chunk=4)
+    own = fozo.load_engine(getattr(module, "model", module))
+    assert engine.spec.patch_size == (zoo.PATCH, zoo.PATCH)
+    knobs = moves(own.spec)
+    if own.spec.class_token and not engine.spec.class_token:  # it is there, and the head does not read it
+        knobs = Knobs(patches=knobs.patches, matrices=knobs.matrices)
+    got = engine.run(engine.check(images()), knobs, tuple(Tap))
+    expected = own.run(own.check(images()), knobs, tuple(Tap))
+    for tap in Tap:
+        scale = np.abs(expected[tap]).max()
+        np.testing.assert_allclose(got[tap], expected[tap], rtol=0, atol=1e-5 * scale, err_msg=f"{name}, {tap}")
+
+
+@pytest.mark.parametrize("name", ["timm BEiT", "timm EVA-02", "transformers ViT"])
+def test_families_without_a_converter_keep_every_promise(name: str) -> None:
+    module = zoo.module(name)
+    engine = fozo.load_engine(module)
+    assert isinstance(engine, HookedEngine)
+    with torch.no_grad():
+        expected = module(torch.from_numpy(images())).numpy()
+    logits = engine.run(engine.check(images()))[Tap.LOGITS][0]
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    check_engine(engine)
+    source = fozo.calibrate(engine, [images(8)])
+    assert fozo.Align(engine, source)(images()).shape == (3, zoo.CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("timm Swin", "no list of blocks"),
+        ("timm XCiT", "one pixel changes"),
+        ("timm ResNet", "has no attention"),
+        ("normalisation and softmax inside", "not made by a linear layer"),
+    ],
+)
+def test_what_cannot_be_hooked_says_why(name: str, reason: str) -> None:
+    module = zoo.module(name)
+    with pytest.raises(NoTokensError, match=reason):
+        hooked(module, (zoo.size_of(name), zoo.size_of(name)))
+    if name == "timm XCiT":  # which looks like a ViT, and is none
+        with pytest.raises(FozoError, match=f"use it as a black box.*nor by hooks, because {reason}"):
+            fozo.load_engine(module)
+        return
+    engine = fozo.load_engine(module)
+    assert isinstance(engine, BlackBoxEngine) and engine.reason
+
+
+def test_the_users_module_is_left_alone() -> None:
+    """Other threads see no knobs, gradients flow, and no hook stays behind."""
+    module = zoo.module("timm BEiT")
+    engine = fozo.load_engine(module)
+    batch = torch.from_numpy(images())
+    expected = module(batch).detach()
+    answers = []
+
+    def other() -> None:
+        engine.run(engine.check(images()), moves(engine.spec))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    while thread.is_alive():
+        answers.append(module(batch).detach())
+    thread.join()
+    answers.append(module(batch).detach())
+    assert all(torch.equal(answer, expected) for answer in answers)
+    module(batch).sum().backward()
+    assert all(not part._forward_hooks and not part._forward_pre_hooks for part in module.modules())
+    with pytest.raises(FozoError, match="takes no prompts"):
+        engine.run(engine.check(images()), Knobs(prompts=np.zeros((1, 2, engine.spec.dim))))
