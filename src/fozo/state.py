@@ -62,6 +62,11 @@ class State:
         >>> adapter.load_state(before)  # as if the batch had not been
     """
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave caches out of copies and pickles."""
+        caches = {field.name for field in fields(self) if "derived" in field.metadata}
+        return {name: value for name, value in self.__dict__.items() if name not in caches}
+
 
 S = TypeVar("S", bound=State)
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -301,6 +302,26 @@ class Batch(Protocol):
         """The same batch with other pixels, which are not checked again."""
 
 
+class ForkSafeLock:
+    """A reentrant lock that a forked child finds open: the thread that held it in the parent does not exist there."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._process = os.getpid()
+
+    def __enter__(self) -> None:
+        if self._process != os.getpid():
+            self._lock = threading.RLock()
+            self._process = os.getpid()
+        self._lock.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self._lock.release()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ForkSafeLock, ()
+
+
 @dataclass
 class Threads:
     """At most ``count`` threads, for work that releases Python's lock; started when there is work for several."""
@@ -322,6 +343,9 @@ class Threads:
         wait(calls)
         for done in calls:
             done.result()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Threads, (self.count,)
 
 
 @runtime_checkable
@@ -346,9 +370,14 @@ class Engine(Protocol):
     def abilities(self) -> frozenset[str]:
         """What it can do beyond images to logits.
 
-        ``tokens``: moves and taps of a ViT. ``prompts``: prompts join its tokens. ``matrices``: the knob of that name,
-        and the tap of patch moments. ``torch``: a torch model, whose LayerNorms a copy may change. ``gradient``:
-        gradients flow through it. ``blocks``: it is a :class:`BlockEngine`. A black box has none of them.
+        <<<<<<< HEAD
+                ``tokens``: moves and taps of a ViT. ``prompts``: prompts join its tokens. ``matrices``: the knob of that name,
+                and the tap of patch moments. ``torch``: a torch model, whose LayerNorms a copy may change. ``gradient``:
+        =======
+                ``tokens``: moves and taps of a ViT. ``prompts``: prompts may join its tokens. ``matrices``: the knob of that
+                name, and the tap of patch moments. ``torch``: a torch model, whose LayerNorms a copy may change. ``gradient``:
+        >>>>>>> wt-o
+                gradients flow through it. ``blocks``: it is a :class:`BlockEngine`. A black box has none of them.
         """
 
     @property
@@ -366,14 +395,6 @@ class Engine(Protocol):
 
     def head(self) -> Affine:
         """The head, for methods that change what it reads or replace it."""
-
-
-def engine_repr(engine: Engine) -> str:
-    spec = engine.spec
-    channels, height, width = spec.image_shape
-    return (
-        f"<{type(engine).__name__} {spec.name}: {channels}x{height}x{width} to {spec.classes} classes, {engine.device}>"
-    )
 
 
 def taps_of(engine: Engine) -> tuple[Tap, ...]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,11 @@ from fozo.engines.load import LoadOptions
 from fozo.engines.ptq4vit import Scales
 from fozo.errors import FozoError
 from fozo.io import read_json
-from fozo.types import Answer, Batch, Floats, Value
+from fozo.methods import registry
+from fozo.methods.common import info
+from fozo.methods.common.measured import MEASURED, add_measurement
+from fozo.methods.method import Nothing, Result
+from fozo.types import Batch, Images, Value
 from tests.bench.test_executors import timeless
 
 PLAN = StreamPlan(data="clean", kinds=("brightness", "contrast"), severity=3, images=20, batch_size=8)
@@ -99,7 +104,7 @@ def test_an_interrupted_run_ends_with_the_same_bytes_and_says_what_it_did(
     assert parts.measures == whole.measures and timeless(parts.folder) == timeless(whole.folder)
     assert sorted(timeless(whole.folder)) == [".lock", "experiment.json", "records.jsonl", "result.json"]
 
-    want = {"sar": 2, "deyo": 2, "foa": 3, "zoa": 2, "fozo": 2, "pea": 2, "cazo": 3}.get(method, 1)
+    want = {"sar": 2, "deyo": 2, "foa": 3, "zoa": 2, "fozo": 2, "scaled-fozo": 2, "pea": 2, "cazo": 3}.get(method, 1)
     lines = (whole.folder / "records.jsonl").read_bytes()
     assert whole.measures.passes_per_image == want and lines.count(b'"passes":%d,' % want) == 6
     losses = [record.metrics.get("loss") for record in whole.records()]
@@ -119,7 +124,7 @@ def test_what_is_recorded(weights: Path, paths: Paths, tmp_path: Path) -> None:
     resources = opened(paths, tmp_path / "cache")
     experiment = make(weights, seed=3, label="FOZO")
     (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / ".source.npz.0123abcd.fozo.part").touch()  # of a command that was killed
+    (tmp_path / "cache" / ".source.safetensors.0123abcd.fozo.part").touch()  # of a command that was killed
     run = run_experiment(experiment, resources, Store(tmp_path / "runs"), command="fozo bench x")
     assert not list(tmp_path.rglob("*.part"))
     found = run.records()
@@ -158,7 +163,7 @@ def test_a_finished_run_is_found_before_a_model_is_loaded_or_anything_measured(
     first = run_experiment(make(weights), opened(paths, tmp_path / "cache"), store)
     for name in ("load_engine", "calibrate", "create"):
         monkeypatch.setattr(resources_module, name, None)  # a call would fail
-    (first.folder / "state-000003.npz").touch()  # killed between its result and the removal of its last state
+    (first.folder / "state-000003.safetensors").touch()  # killed between its result and the removal of its last state
     assert run_experiment(make(weights), opened(paths, tmp_path / "other"), store) == first
     assert not (tmp_path / "other").exists() and not list(first.folder.glob("state-*"))
 
@@ -249,6 +254,21 @@ def test_states_are_found_whatever_the_name_of_their_run(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == [".a*[b].csv.state-x.npz"]
 
 
+def test_options_reach_the_method(weights: Path, paths: Paths, tmp_path: Path) -> None:
+    resources = opened(paths, tmp_path)
+    options = {"schedule.decay": 0.25, "preset": "paper", "prompts": 2}
+    experiment = make(weights, options=options, seed=7)
+    images, engine = resources.images(PLAN), resources.engine(str(weights))
+    method = resources.method(experiment, engine, images)
+    assert isinstance(method, fozo.FOZO)
+    assert method.config.schedule.decay == 0.25 and method.config.schedule.rate == 0.08
+    assert method.parameters == 2 * 64 and method.seed == 7
+    tent = resources.method(make(weights, "tent"), engine, images)
+    assert tent.config.batch_size == 8
+    with pytest.raises(FozoError, match="did you mean 'fozo'"):
+        resources.inputs(make(weights, "fozzo"), images)
+
+
 class Gray:
     """What a method of another package needs measured: the mean of clean images."""
 
@@ -263,15 +283,41 @@ class Gray:
         return cls(float(Path(path).read_text()))
 
 
+def test_a_method_of_another_package_gets_what_it_needs_measured(
+    weights: Path, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+    measured: list[float] = []
+
+    def measure(engine: fozo.Engine, batches: Iterable[Images]) -> Gray:
+        measured.append(float(np.mean([np.mean(np.asarray(batch)) for batch in batches])))
+        return Gray(measured[-1])
+
+    add_measurement("gray", "the mean of clean images", measure, Gray.load)
+    try:
+        registry.register("gray", passes="1", adapts="-", paper="-", needs={"gray"})(type("G", (fozo.NoAdapt,), {}))
+        given: list[Any] = []
+        monkeypatch.setattr(resources_module, "create", lambda *args, **options: given.append(options["gray"]))
+        experiment = make(weights, "gray")
+        for _ in range(2):
+            resources = opened(paths, tmp_path)
+            images = resources.images(PLAN)
+            assert resources.inputs(experiment, images)["calibrated_on"] == resources.clean(16, images).fingerprint
+            resources.method(experiment, resources.engine(str(weights)), images)
+        assert len(measured) == 1 and [gray.value for gray in given] == measured * 2  # kept, and read again
+        assert "gray" not in fozo.list_methods(without={"gray"})
+    finally:
+        del info.NEEDS["gray"], MEASURED["gray"]
+
+
 def test_passes_may_change_from_batch_to_batch(
     weights: Path, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = fozo.NoAdapt.step
     passes = iter([2.0, 1.25] * 3)
 
-    def frugal(self: fozo.NoAdapt, batch: Batch) -> Floats | Answer:
-        self.passes_per_image = next(passes)
-        return step(self, batch)
+    def frugal(self: fozo.NoAdapt, state: Nothing, batch: Batch) -> Result[Nothing]:
+        return replace(step(self, state, batch), passes=next(passes))
 
     monkeypatch.setattr(fozo.NoAdapt, "step", frugal)
     run = run_experiment(make(weights, "noadapt"), opened(paths, tmp_path), Store(tmp_path / "runs"))
@@ -302,7 +348,7 @@ def test_an_experiment_on_a_quantised_model(
     assert plain.hash != experiment.hash != replace(experiment, quantise="ptq4vit6").hash
     cache = tmp_path / "cache"
     first = run_experiment(experiment, opened(paths, cache), Store(tmp_path / "one"))
-    (file,) = cache.glob("ptq4vit8-*.npz")
+    (file,) = cache.glob("ptq4vit8-*.safetensors")
     scales = Scales.load(file)
     assert scales.bits == 8 and scales.images == 20  # of 60, 40 are streamed
     assert first.conditions.weights.endswith(f"-ptq4vit8-{scales.digest}")

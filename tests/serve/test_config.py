@@ -24,7 +24,7 @@ model = "MODEL"
 stats = "STATS"
 threads = 1
 labels = "labels.txt"
-options = { "retrieval.capacity" = 64 }
+options = { slots = 2 }
 
 [models.other]
 model = "MODEL"
@@ -44,7 +44,7 @@ def test_a_file_says_it_all(tmp_path: Path) -> None:
     found = read_config(write(tmp_path, TOML))
     assert (found.port, found.state, found.anonymous) == (0, str(tmp_path / "cameras"), "stateless")
     plain, other = found.models
-    assert plain.options == {"retrieval.capacity": 64} and plain.load.threads == 1
+    assert plain.options == {"slots": 2} and plain.load.threads == 1
     assert plain.load.labels == tuple("abcdefghij") and other.method == "noadapt"
     server = InferenceServer(found)
     try:

@@ -17,16 +17,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
 from fozo.core.normalisation import check_images
+from fozo.engines.base import EngineBase
 from fozo.engines.onnx.schema import graph_hash
 from fozo.errors import FozoError
-from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Spec, Tap, Taps, Threads, engine_repr
+from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Spec, Tap, Taps, Threads
 
 if TYPE_CHECKING:
     import torch
@@ -66,7 +67,7 @@ def to_numpy(array: Images) -> Floats:
     return array if array.dtype.itemsize >= 4 else array.astype(np.float32)
 
 
-class BlackBoxEngine:
+class BlackBoxEngine(EngineBase):
     """Runs a model by calling it, images in and anything out. :func:`black_box` makes one."""
 
     abilities: frozenset[str] = frozenset()
@@ -78,8 +79,6 @@ class BlackBoxEngine:
     def __init__(self, model: CallableModel, spec: Spec, *, takes: str | None = None, device: str = "cpu") -> None:
         self.model, self.spec, self.takes, self.device = model, spec, takes, device
         self._warned: set[str] = set()
-
-    __repr__ = engine_repr
 
     def check(self, images: Images) -> BlackBatch:
         """Refuse what is not an image; an unknown size is that of the first batch."""
@@ -204,7 +203,8 @@ def black_box(
         own, fingerprint = type(model).__name__, _module_fingerprint(model)
         weight = next((weight for weight in model.parameters() if weight.is_floating_point()), None)
         device = device if weight is None else str(weight.device)
-        model, takes = _on_its_device(model, device, None if weight is None else weight.dtype), "torch"
+        dtype = None if weight is None else weight.dtype
+        model, takes = partial(_on_its_device, model, device, dtype), "torch"
     elif callable(model):
         own = getattr(model, "__name__", type(model).__name__)
         fingerprint = UNNAMED if name is None else "named-" + graph_hash(name.encode()).hexdigest()
@@ -213,7 +213,7 @@ def black_box(
             f"{type(model).__name__} cannot be called; give a function, a torch module or an .onnx file of any program"
         )
     if reverse:
-        model = _reversed(model)
+        model = partial(_reversed, model)
     mean, std = (per_channel(value, channels) for value in (mean, std))
     names = None if labels is None else tuple(labels)
     classes, size = classes or len(names or ()), size or (0, 0)
@@ -256,9 +256,9 @@ def _module_fingerprint(model: torch.nn.Module) -> str:
     return "torch-" + digest.hexdigest()
 
 
-def _reversed(model: CallableModel) -> CallableModel:
-    return lambda images: model(images[:, [2, 1, 0]])
+def _reversed(model: CallableModel, images: Any) -> object:  # noqa: ANN401 - NumPy's or torch's
+    return model(images[:, [2, 1, 0]])
 
 
-def _on_its_device(model: torch.nn.Module, device: str, dtype: torch.dtype | None) -> CallableModel:
-    return lambda images: model(images.to(device, dtype))
+def _on_its_device(model: torch.nn.Module, device: str, dtype: torch.dtype | None, images: torch.Tensor) -> object:
+    return model(images.to(device, dtype))

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -172,11 +173,13 @@ def _load_foreign(path: Path, options: LoadOptions) -> Engine:
     try:
         graph = adopted(path, options)
     except NoTokensError as error:
-        engine = _load_black_box(path, options)
-        engine.reason = str(error)
-        return engine
+        black = _load_black_box(path, options)
+        black.reason = str(error)
+        return black
     with graph.file() as file:
-        return _load_graph(file, replace(options, architecture=None, image_size=None, channels=None))
+        engine = _load_graph(file, replace(options, architecture=None, image_size=None, channels=None))
+    engine.reopen = partial(_load_foreign, path.resolve(), options)
+    return engine
 
 
 def _from_timm(name: str) -> torch.nn.Module:

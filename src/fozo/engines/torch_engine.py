@@ -28,6 +28,7 @@ from torch import Tensor
 
 from fozo.core.moments import TokenMoments
 from fozo.core.normalisation import check_images
+from fozo.engines.base import EngineBase
 from fozo.engines.blackbox import to_numpy
 from fozo.engines.walk import Visit
 from fozo.errors import FozoError, check_counts
@@ -46,7 +47,6 @@ from fozo.types import (
     Taps,
     Threads,
     aligned_blocks,
-    engine_repr,
 )
 
 TensorMove = tuple[Tensor, Tensor, list[bool]]  # scale, shift, and which layers they change anything in
@@ -203,11 +203,7 @@ class Chunk:
     def _record_moments(self, patches: Tensor, layer: int) -> None:
         """Note mean and covariance of every fourth patch token of ``[g, c, patches, d]``, if they are wanted."""
         if Tap.PATCH_MOMENTS in self.layers:
-            tokens = patches[:, :, layer % SAMPLED_TOKENS % patches.shape[2] :: SAMPLED_TOKENS]
-            mean = tokens.mean(dim=2, keepdim=True)
-            centred = tokens - mean
-            covariance = centred.transpose(2, 3) @ centred / tokens.shape[2]
-            self._record(Tap.PATCH_MOMENTS, torch.cat([mean, covariance], dim=2))
+            self._record(Tap.PATCH_MOMENTS, sampled_moments(patches, layer))
 
     def _record(self, tap: Tap, value: Tensor) -> None:
         """Note ``[g, c, d]`` as the next layer of a tap, if it is wanted."""
@@ -301,7 +297,7 @@ def _restricted(vit: ViT, classes: Sequence[int]) -> ViT:
     return smaller.eval().requires_grad_(False)
 
 
-class TorchEngine:
+class TorchEngine(EngineBase):
     """Runs a :class:`ViT` on a CPU or a GPU. Never trains, never touches torch's global state.
 
     But for one thing: forked children compute on one thread, because with more they would hang.
@@ -341,8 +337,6 @@ class TorchEngine:
         self._warned: set[str] = set()
         self._threads = Threads(torch.get_num_threads())
         self._head = TorchHead(to_numpy(vit.head.weight).T, to_numpy(vit.head.bias), vit.head)
-
-    __repr__ = engine_repr
 
     @property
     def threads(self) -> Threads:
@@ -419,6 +413,15 @@ class TorchEngine:
 
     def _tensor(self, array: Floats) -> Tensor:
         return torch.as_tensor(array.copy(), dtype=self.dtype, device=self.device)  # torch takes no negative strides
+
+
+def sampled_moments(patches: Tensor, layer: int) -> Tensor:
+    """Mean and covariance of every fourth token of ``[..., patches, d]``: ``[..., d + 1, d]``."""
+    tokens = patches[..., layer % SAMPLED_TOKENS % patches.shape[-2] :: SAMPLED_TOKENS, :]
+    mean = tokens.mean(dim=-2, keepdim=True)
+    centred = tokens - mean
+    covariance = centred.mT @ centred / tokens.shape[-2]
+    return torch.cat([mean, covariance], dim=-2)
 
 
 def _token_moments(tokens: Tensor) -> TokenMoments:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -36,7 +37,7 @@ from fozo.state import State
 from fozo.types import Array, Batch, Floats, Tap
 
 if TYPE_CHECKING:
-    from fozo.methods.common.adapters import Adapters
+    pass
 
 Masks = npt.NDArray[np.bool_]
 Keep = Callable[[int, tuple[int, ...]], Masks]
@@ -123,16 +124,13 @@ class CAZO(Method[CAZOConfig, CAZOState]):
     EXTRAS: ClassVar = ("start", "noise", "keep")
 
     def prepare(self) -> None:
+        from fozo.methods.common.adapters import Adapters
+
         config = self.config
         engine = self.engine
         blocks = [int(block) for block in config.blocks.split(",")]
-
-        def make_twin() -> Adapters:
-            from fozo.methods.common.adapters import Adapters
-
-            return Adapters(engine, blocks, config.width, config.placement == "parallel")
-
-        self._twins = PerThread(make_twin)
+        parallel = config.placement == "parallel"
+        self._twins = PerThread(partial(Adapters, engine, blocks, config.width, parallel))
         self.parameters = len(self._twins())
         start = self._extras["start"]
         self._start = self._drawn(len(blocks)) if start is None else np.array(start, dtype=np.float64)

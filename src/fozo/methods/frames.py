@@ -5,7 +5,6 @@ images of one size only. A constant border, a letterbox, does not count as pictu
 mirrored picture takes its place, and then it is put back.
 """
 
-import threading
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -15,7 +14,7 @@ import numpy.typing as npt
 from fozo.engines.blackbox import BlackBoxEngine, black_box
 from fozo.errors import FozoError
 from fozo.methods.equalise import Equalise
-from fozo.types import Floats
+from fozo.types import Floats, ForkSafeLock
 
 Frames = npt.NDArray[np.uint8]
 MAX_SIZES = 8
@@ -35,7 +34,7 @@ class FrameAdapter:
         self.detector, self.channels, self.name = detector, channels, name
         self.adapters: dict[tuple[int, int], Equalise] = {}
         """By (height, width): what can be saved, restored, frozen and watched by a monitor."""
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
         self._given: tuple[Frames, Floats, bool] | None = None  # of the call under way: frames, images, one frame alone
 
     def __repr__(self) -> str:

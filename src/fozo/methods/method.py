@@ -17,7 +17,6 @@ from __future__ import annotations
 import copy
 import logging
 import os
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -36,7 +35,7 @@ from fozo.methods.common.journal import Journal, read_journal
 from fozo.methods.common.options import NoOptions, plain, with_options
 from fozo.methods.observer import AttachedObserver, DriftReading, Observation, Observer, Reading
 from fozo.state import Changes, Leaf, State, check_owner, diff, leaves, patch, read_state, rebuild, save, seal
-from fozo.types import Answer, Array, Batch, Floats, Images, ImagesT, Tap
+from fozo.types import Answer, Array, Batch, Floats, ForkSafeLock, Images, ImagesT, Tap
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -108,23 +107,6 @@ class Saved(State):
 @dataclass(frozen=True)
 class Nothing(State):
     """The state of a method that remembers nothing."""
-
-
-class ForkSafeLock:
-    """A reentrant lock that a forked child finds open: the thread that held it in the parent does not exist there."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._process = os.getpid()
-
-    def __enter__(self) -> None:
-        if self._process != os.getpid():
-            self._lock = threading.RLock()
-            self._process = os.getpid()
-        self._lock.acquire()
-
-    def __exit__(self, *exception: object) -> None:
-        self._lock.release()
 
 
 class Method(ABC, Generic[C, S]):
@@ -408,6 +390,19 @@ class Method(ABC, Generic[C, S]):
         twin = copy.copy(self)
         twin._begin()
         return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle or a copy carries: engine, config and all that was learnt.
+
+        The journal and the observer stay with this method: a copy that wrote the same journal would destroy it.
+        """
+        with self._lock:
+            now = replace(self._now, watched=None, reading=None, last_input=None)
+            return {**self.__dict__, "_now": now, "_journal": None, "_observer": None}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        self.__dict__.update(values)
+        seal(self._now.state)
 
     # Files.
 

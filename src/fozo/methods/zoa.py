@@ -13,6 +13,7 @@ and borrows the features of the images before it, as in FOZO.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -148,7 +149,7 @@ class ZOA(Method[ZOAConfig, ZOAState]):
         config = self.config
         engine = self.engine
         blocks = lower_blocks(engine.spec.depth, first=1)
-        self._twins = PerThread(lambda: LayerNorms(engine, blocks))
+        self._twins = PerThread(partial(LayerNorms, engine, blocks))
         norms = self._twins()
         self._start: Array = norms.values().astype(np.float64)
         self._noise: Noise = self._extras["noise"] or SignedUniform(self.seed)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,7 +85,12 @@ def test_tokens_end_nearer_to_their_clean_statistics(engine: fozo.Engine, source
 
 
 def test_each_idea_can_be_switched_off(engine: fozo.Engine, source: SourceStatistics) -> None:
-    off = {"equaliser_strength": 0.0, "mean_strength": 0.0, "cls_strength": 0.0, "covariance_strength": 0.0}
+    off: dict[str, Any] = {
+        "equaliser_strength": 0.0,
+        "mean_strength": 0.0,
+        "cls_strength": 0.0,
+        "covariance_strength": 0.0,
+    }
     plain = fozo.NoAdapt(engine)
     method = fozo.Align(engine, source, **off, centre_images=0.0)
     for batch in SHIFTED:

@@ -16,7 +16,8 @@ from tests.helpers import random_images
 
 def covariance(seed: int, size: int = 6) -> Array:
     factor = np.random.default_rng(seed).standard_normal((size, 4 * size))
-    return factor @ factor.T / (4 * size)
+    product: Array = factor @ factor.T / (4 * size)
+    return product
 
 
 def test_the_map_leads_to_the_clean_covariance_unless_it_would_amplify_too_much() -> None:

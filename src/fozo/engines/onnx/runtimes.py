@@ -10,27 +10,27 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
 from fozo.core.normalisation import check_images
+from fozo.engines.base import EngineBase
 from fozo.engines.onnx import schema
+from fozo.engines.onnx.rows import Execute, Float32, Rows, Shapes
 from fozo.errors import FozoError, check_counts
 from fozo.io.system import usable_cpus
-from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Move, Spec, Tap, Taps, Threads, engine_repr
+from fozo.types import NO_KNOBS, Affine, Batch, Engine, Floats, Images, Knobs, Move, Spec, Tap, Taps, Threads
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Float32 = npt.NDArray[np.float32]
-Execute: TypeAlias = Callable[[Sequence[str], dict[str, Float32]], list[Float32]]  # names of outputs, inputs by name
-Shapes: TypeAlias = Mapping[str, Sequence[object]]  # of a graph's inputs, with whole numbers where they are fixed
 ADOPTED_MOVE_AXES = 3  # of moves in an adopted graph, [n, L, d]
 WHOLE = slice(None)
 CALL_TOKENS = 800
@@ -79,49 +79,7 @@ def thread_count(threads: int | None) -> int:
     return count
 
 
-class Rows:
-    """Calls an adopted graph, whose rows are images under candidates; some take a fixed number of rows."""
-
-    def __init__(self, execute: Execute, inputs: Shapes) -> None:
-        self.execute = execute
-        self.inputs = inputs
-        batch = inputs[schema.IMAGES][0]
-        self.batch = batch if isinstance(batch, int) and batch > 0 else None
-
-    def __call__(self, outputs: Sequence[str], feeds: dict[str, Float32]) -> list[Float32]:
-        candidates = len(feeds[schema.PROMPTS])
-        images = len(feeds[schema.IMAGES])
-        rows = candidates * images
-        by_row = {}
-        for name in self.inputs:
-            value = feeds[name]
-            if name == schema.IMAGES:
-                value = value[None]
-            elif name == schema.PROMPTS:
-                value = value[:, None]
-            elif value.shape[:2] == (1, 1):  # one move for all
-                continue
-            by_row[name] = np.broadcast_to(value, (candidates, images, *value.shape[2:])).reshape(
-                rows, *value.shape[2:]
-            )
-        for_all = {name: feeds[name][0] for name in self.inputs if name not in by_row}
-        size = self.batch or rows
-        calls = []
-        for start in range(0, rows, size):
-            part = {name: _filled(value[start : start + size], size) for name, value in by_row.items()}
-            calls.append(self.execute(outputs, {**for_all, **part}))
-        if outputs[0] in (schema.HEAD_WEIGHT, schema.HEAD_BIAS):
-            return calls[0]
-        columns = [np.concatenate(column)[:rows] for column in zip(*calls, strict=True)]
-        return [column.reshape(candidates, images, *column.shape[1:]) for column in columns]
-
-
-def _filled(rows: Float32, size: int) -> Float32:
-    """Fill up to ``size`` rows with the last one."""
-    return rows if len(rows) == size else np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
-
-
-class GraphEngine:
+class GraphEngine(EngineBase):
     """An engine over a file written by ``fozo export``: all of it but the runtime itself.
 
     A runtime computes named outputs from named inputs; a subclass brings it. What is here is the rest of the engine's
@@ -133,6 +91,8 @@ class GraphEngine:
     """
 
     device = "cpu"
+    reopen: Callable[[], Engine]
+    """Opens it again, in another process for example; the file is not part of a pickle."""
 
     def __init__(
         self,
@@ -184,7 +144,8 @@ class GraphEngine:
             )
         self._head = Affine(weight, bias)
 
-    __repr__ = engine_repr
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self.reopen, self.spec)
 
     def head(self) -> Affine:
         return self._head
@@ -262,6 +223,22 @@ class GraphEngine:
         return found
 
 
+def _reopened(reopen: Callable[[], Engine], spec: Spec) -> GraphEngine:
+    """Open a file again as it was; another file in its place is refused."""
+    engine = reopen()
+    assert isinstance(engine, GraphEngine)
+    _check_unchanged(spec.name, engine.spec.fingerprint, spec.fingerprint)
+    if engine.spec.subset != spec.subset:
+        engine.adjust(spec.subset)
+    engine.spec = spec
+    return engine
+
+
+def _check_unchanged(name: str, fingerprint: str, pickled: str) -> None:
+    if fingerprint != pickled:
+        raise FozoError(f"the file of {name} has changed since it was pickled ({pickled}, now {fingerprint}); load it")
+
+
 def _rows_of(values: Floats, part: tuple[slice, slice]) -> tuple[slice, slice]:
     """Where ``[K or 1, B or 1, ...]`` has what some candidates and images need."""
     candidates, images = part
@@ -292,6 +269,7 @@ class OnnxEngine(GraphEngine):
         metadata = session.get_modelmeta().custom_metadata_map
         inputs = {value.name: value.shape for value in session.get_inputs()}
         spec = schema.read_spec(file, metadata, inputs)
+        self.reopen = partial(OnnxEngine, file.resolve(), threads=threads, chunk=chunk)
         super().__init__(spec, session.run, inputs, chunk, Threads(thread_count(threads)))
 
 
@@ -339,6 +317,7 @@ class OpenvinoEngine(GraphEngine):
                 # The request's tensors are overwritten by the next call, so what leaves here is a copy.
                 return [request.get_tensor(name).data.copy() for name in outputs]
 
+        self.reopen = partial(OpenvinoEngine, file.resolve(), threads=threads, chunk=chunk)
         super().__init__(
             spec, execute, shapes, chunk, Threads(count), calls=Threads(1)
         )  # every call has its own threads
@@ -390,6 +369,13 @@ class ForeignGraph:
         width = outputs[0].shape[1] if len(outputs) == 1 and len(outputs[0].shape) == 2 else None
         self.classes = width if type(width) is int and "float" in outputs[0].type else 0
         self.fingerprint = f"onnx-{schema.model_fingerprint(self.path)}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "path": self.path.resolve(), "_sessions": {}}
+
+    def __setstate__(self, values: dict[str, Any]) -> None:
+        self.__dict__.update(values)
+        _check_unchanged(self.path.stem, f"onnx-{schema.model_fingerprint(model_path(self.path))}", self.fingerprint)
 
     def _session(self) -> Any:  # noqa: ANN401 - ONNX Runtime has no types
         """Give this process's session: threads do not survive a fork, so a child makes its own."""

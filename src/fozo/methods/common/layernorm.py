@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
 
 import numpy as np
@@ -121,7 +122,7 @@ class GradientMethod(Method[D, G]):
     def prepare(self) -> None:
         engine = self.engine
         blocks = lower_blocks(engine.spec.depth) if self.LOWER_BLOCKS else None
-        self._twins = PerThread(lambda: LayerNorms(engine, blocks))
+        self._twins = PerThread(partial(LayerNorms, engine, blocks))
         self._start = self._twins().values()
         self.parameters = self._start.size
 

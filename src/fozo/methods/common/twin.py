@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fozo.errors import FozoError
 from fozo.types import Batch, Engine, Floats
@@ -69,6 +69,9 @@ class PerThread(Generic[T]):
             self._local.value = self._make()
         value: T = self._local.value
         return value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PerThread, (self._make,)
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:

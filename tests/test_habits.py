@@ -1,0 +1,145 @@
+"""What scikit-learn, PyTorch, timm and transformers have taught people to type works with fozo."""
+
+import copy
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import fozo
+from fozo.data import sample
+from fozo.methods.method import Method
+from fozo.state import leaves, same
+from tests.engines.onnx import zoo
+from tests.engines.test_blackbox import foreign, network
+from tests.helpers import HALF, VARIANTS, random_images, random_vit
+from tests.methods.test_contract import Counting
+from tests.methods.test_every_method import METHODS, create, stream
+
+SAMPLE = sample.MODELS["float32"]
+
+
+def pickled(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))  # noqa: S301 - the test's own
+
+
+def mean_colours(images: Any) -> Any:
+    return images[:, :, 0, 0]
+
+
+@pytest.mark.parametrize("copied_by", [copy.deepcopy, pickled])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_copy_of_an_adapted_method_goes_on_by_itself(name: str, copied_by: Callable[[Any], Any]) -> None:
+    method = create(name)
+    batches = stream(4)
+    for images in batches[:2]:
+        method(images)
+    twin = copied_by(method)
+    assert same(twin.state(), method.state())
+    np.testing.assert_array_equal(twin(batches[2]), method(batches[2]))
+    learnt = method.state()
+    twin(batches[3])
+    assert same(method.state(), learnt)
+
+
+def test_a_copy_has_neither_the_journal_nor_the_observer(tmp_path: Path) -> None:
+    method = create("neo", journal=tmp_path / "camera.journal")
+    method.attach(Counting())
+    method(random_images(4))
+    twin = pickled(method)
+    assert twin.reading is None
+    twin(random_images(4, seed=1))
+    method(random_images(4, seed=2))
+    again = create("neo")
+    again.replay(tmp_path / "camera.journal")
+    assert same(again.state(), method.state())
+    with pytest.raises(ValueError, match="read-only"):
+        next(leaf for _, leaf in leaves(twin.state()) if isinstance(leaf, np.ndarray))[...] = 0
+
+
+ENGINES: dict[str, Callable[[Path], Any]] = {
+    "exported": lambda folder: fozo.load_engine(SAMPLE, classes=[3, 1], mean=0.4, threads=1),
+    "OpenVINO": lambda folder: fozo.load_engine(SAMPLE, runtime="openvino", classes=[3, 1]),
+    "adopted": lambda folder: fozo.load_engine(
+        zoo.by_torchscript(zoo.timm_vit(), folder / "vit.onnx"), classes=[3, 1], **HALF
+    ),
+    "foreign": lambda folder: fozo.load_engine(foreign(folder / "linear.onnx", [None, 3, 16, 16]), channels="bgr"),
+    "module": lambda folder: fozo.load_engine(random_vit(), classes=[3, 1]),
+    "quick GELU": lambda folder: fozo.load_engine(random_vit(VARIANTS["quick_gelu"])),
+    "hooked": lambda folder: fozo.load_engine(zoo.module("timm BEiT")),
+    "convolutions": lambda folder: fozo.load_engine(network(), image_size=16),
+    "function": lambda folder: fozo.load_engine(mean_colours, image_size=8),
+}
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_every_engine_can_be_pickled_and_called(kind: str, tmp_path: Path) -> None:
+    if kind == "OpenVINO":
+        pytest.importorskip("openvino")
+    engine = ENGINES[kind](tmp_path)
+    images = np.random.default_rng(0).standard_normal((3, *engine.spec.image_shape)).astype(np.float32)
+    again = pickled(engine)
+    logits = engine(images)
+    np.testing.assert_array_equal(again(images), logits)
+    np.testing.assert_array_equal(logits, engine.run(engine.check(images))[fozo.Tap.LOGITS][0])
+    assert again.spec == engine.spec and repr(again) == repr(engine)
+    tensor = engine(torch.from_numpy(images))
+    assert isinstance(tensor, torch.Tensor)
+    np.testing.assert_array_equal(tensor.numpy(), logits)
+
+
+@pytest.mark.parametrize("kind", ["exported", "foreign"])
+def test_another_file_in_the_place_of_a_pickled_one_is_refused(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    other = tmp_path / "other.onnx"
+    if kind == "exported":
+        shutil.copy(SAMPLE, file)
+        fozo.export(fozo.load_engine(random_vit()), other)
+    else:
+        foreign(file, [None, 3, 16, 16])
+        foreign(other, [None, 3, 16, 16], outputs=2)
+    data = pickle.dumps(fozo.load_engine(file))
+    shutil.copy(other, file)
+    with pytest.raises(fozo.FozoError, match="has changed since it was pickled"):
+        pickle.loads(data)  # noqa: S301 - the test's own
+
+
+class Predicted(Dataset[Any]):
+    """Images, and what an adapter says of them in a worker."""
+
+    def __init__(self, adapter: Method[Any, Any], images: np.ndarray) -> None:
+        self.adapter = adapter
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.adapter.predict(self.images[index])[0]
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_of_a_loader_hold_an_adapter(start: str) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (6, 1, 28, 28), np.uint8)
+    adapter = fozo.adapter(SAMPLE, images)
+    adapter(images)
+    data = Predicted(pickled(adapter), images)
+    loader = DataLoader(data, batch_size=3, num_workers=2, multiprocessing_context=start)
+    logits = torch.cat(list(loader)).numpy()
+    expected = np.concatenate([adapter.predict(image) for image in images])
+    np.testing.assert_array_equal(logits, expected)
+
+
+def test_joblib_keeps_an_adapter(tmp_path: Path) -> None:
+    joblib = pytest.importorskip("joblib")
+    method = create("align")
+    method(random_images(4))
+    joblib.dump(method, tmp_path / "adapter.joblib")
+    again = joblib.load(tmp_path / "adapter.joblib")
+    np.testing.assert_array_equal(again(random_images(4, seed=1)), method(random_images(4, seed=1)))
