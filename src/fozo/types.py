@@ -370,13 +370,8 @@ class Engine(Protocol):
     def abilities(self) -> frozenset[str]:
         """What it can do beyond images to logits.
 
-        <<<<<<< HEAD
-                ``tokens``: moves and taps of a ViT. ``prompts``: prompts join its tokens. ``matrices``: the knob of that name,
-                and the tap of patch moments. ``torch``: a torch model, whose LayerNorms a copy may change. ``gradient``:
-        =======
-                ``tokens``: moves and taps of a ViT. ``prompts``: prompts may join its tokens. ``matrices``: the knob of that
-                name, and the tap of patch moments. ``torch``: a torch model, whose LayerNorms a copy may change. ``gradient``:
-        >>>>>>> wt-o
+        ``tokens``: moves and taps of a ViT. ``prompts``: prompts join its tokens. ``matrices``: the knob of that name,
+        and the tap of patch moments. ``torch``: a torch model, whose LayerNorms a copy may change. ``gradient``:
                 gradients flow through it. ``blocks``: it is a :class:`BlockEngine`. A black box has none of them.
         """
 

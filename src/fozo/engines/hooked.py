@@ -30,10 +30,7 @@ from fozo.types import (
     Affine,
     Batch,
     Floats,
-<<<<<<< HEAD
     ForkSafeLock,
-=======
->>>>>>> wt-o
     Images,
     Knobs,
     Move,
@@ -41,10 +38,6 @@ from fozo.types import (
     Tap,
     Taps,
     Threads,
-<<<<<<< HEAD
-=======
-    engine_repr,
->>>>>>> wt-o
     taps_of,
 )
 

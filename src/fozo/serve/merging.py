@@ -23,12 +23,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-<<<<<<< HEAD
 from fozo.engines.base import EngineBase
-from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Move, Spec, Tap, Taps
-=======
-from fozo.types import NO_KNOBS, Batch, Engine, Floats, Knobs, Move, Spec, Tap, Taps, engine_repr
->>>>>>> wt-o
+from fozo.types import NO_KNOBS, Batch, Engine, Floats, Knobs, Move, Spec, Tap, Taps
 
 LOG = logging.getLogger("fozo.serve")
 

@@ -34,11 +34,7 @@ from fozo.engines.onnx.schema import (
 )
 from fozo.engines.onnx.stream import QUANTISERS, Probe, Stream, find_stream, unfused
 from fozo.engines.tokens import NoTokensError
-<<<<<<< HEAD
-from fozo.types import Floats, Knobs, Move, Spec, Tap, taps_of
-=======
 from fozo.types import SAMPLED_TOKENS, Floats, Knobs, Move, Spec, Tap, taps_of
->>>>>>> wt-o
 
 LEAST_OPSET = 10  # the first whose Slice takes its bounds as inputs
 LEAST_IR = 4  # the first whose constants need not be inputs
