@@ -15,7 +15,6 @@ from PIL import Image
 import fozo
 from fozo.state import same
 from tests.helpers import HALF, REPO, random_vit
-from tests.test_first_contact_models import transformers_vit
 
 
 def write_frames(folder: Path, count: int, seed: int, light: float = 1.0) -> Path:
@@ -108,17 +107,3 @@ def test_a_model_of_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     again = fozo.adapter(made[0], clean)
     again.restore(tmp_path / "adapter.state")
     assert again.engine.spec.mean == (0.5, 0.5, 0.5)
-
-
-def test_a_model_of_transformers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from transformers import ViTImageProcessor
-
-    transformers_vit().save_pretrained(tmp_path / "model")
-    ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "model")
-    clean, live = write_frames(tmp_path / "clean", 24, seed=0), write_frames(tmp_path / "live", 20, seed=1)
-    example("transformers_vit.py", monkeypatch, tmp_path / "model", clean, live)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(": ")[0] for line in lines] == [f"{i:04}.png" for i in range(20)]
-    assert {line.partition(": ")[2] for line in lines} <= {"ant", "bee", "cat", "dog", "eel"}

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from fozo.cli import app
 from fozo.data import corrupt_tree as module
-from fozo.data.corrupt_tree import Outcome, corrupt_tree, parse_kinds, parse_severities
-from fozo.data.corruptions import EXTRA_KINDS, KINDS, frost_source
+from fozo.data.corrupt_tree import Outcome, corrupt_tree
+from fozo.data.corruptions import frost_source
 from fozo.errors import FozoError
 from tests.data.conftest import plant_noise
 from tests.refusals import refuses
@@ -143,17 +143,6 @@ def test_wrong_folders_and_numbers(images: Path, tmp_path: Path) -> None:
     Image.new("RGB", (32, 32)).save(images / "cat" / "a.jpg")
     refuses(r"would both become cat/a\.JPEG", corrupt_tree, images, tmp_path / "out", size=32)
     assert not (tmp_path / "out").exists()
-
-
-def test_options_of_the_command_are_read() -> None:
-    for text, kinds in (("all", KINDS), ("all+extra", KINDS + EXTRA_KINDS), ("fog, snow,fog", ("fog", "snow"))):
-        assert parse_kinds(text) == kinds
-    for text, levels in (("5", (5,)), ("1-5", (1, 2, 3, 4, 5)), ("5,1,3", (1, 3, 5)), ("1-2, 4", (1, 2, 4))):
-        assert parse_severities(text) == levels
-    for text in ("", "foggy", "fog,", "all,fog"):
-        refuses("there is no corruption", parse_kinds, text)
-    for text in ("", "0", "6", "1-6", "5-1", "high", "-3", "1--3", "2.5"):
-        refuses(r"cannot read the severity .*; write 5", parse_severities, text)
 
 
 def test_command(images: Path, tmp_path: Path) -> None:

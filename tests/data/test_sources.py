@@ -83,13 +83,3 @@ def test_on_the_fly_equals_a_corrupted_tree_before_its_jpeg_coding(
     described = Stream(open_images(out), make_spec(2), scenario).describe()
     assert (described["corruption"], described["corruption_seed"], described["corruption_quality"]) == ("stored", 4, 85)
     assert described["frost"] == Stream(fly, make_spec(2), scenario).describe()["frost"]
-
-
-def test_real_crops_stream(real_images: Path, make_spec: MakeSpec) -> None:
-    spec = make_spec(1000, 224, mean=(0.5,) * 3, std=(0.5,) * 3)
-    images = open_images(real_images).take(12, seed=0)
-    stream = Stream(images, spec, Continual(kinds=("clean", "brightness")), batch_size=8)
-    batches = list(stream.batches())
-    assert [batch.images.shape for batch in batches] == [(8, 3, 224, 224), (4, 3, 224, 224)] * 2
-    assert np.abs(batches[0].images).max() <= 1
-    assert batches[2].images.mean() > batches[0].images.mean() + 0.2

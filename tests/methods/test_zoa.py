@@ -120,11 +120,6 @@ def test_the_official_table_is_not_reindexed() -> None:
     assert knowledge.similarity[0, 1] == 0  # of the two first, of which one has left
 
 
-def test_offsets_that_are_all_unlike_still_leave_the_closest_pair() -> None:
-    knowledge, _ = stored(bank(capacity=2), [[1.0, 0, 1, 0], [-1.0, 0, -1, 0], [0.0, 1, 0, 1]])
-    assert knowledge.offsets[1].tolist() == [-1, 0, -1, 0]
-
-
 def test_a_state_of_another_bank_is_refused() -> None:
     state = ZOA(engine(), source()).state()
     with pytest.raises(ValueError, match="its point is not of 1 offsets"):

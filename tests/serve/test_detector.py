@@ -14,7 +14,6 @@ from fozo.engines.load import LoadOptions
 from fozo.monitor import MonitorReference
 from fozo.serve.app import InferenceServer
 from fozo.serve.config import ModelConfig, ServeConfig
-from tests.helpers import SHARED, need
 from tests.serve.conftest import NAME, foggy, running
 from tests.serve.test_cameras import header
 from tests.serve.test_server import ask
@@ -189,27 +188,3 @@ def test_forged_outputs_are_set_aside(small: ServeConfig) -> None:
     with running(small) as (url, _):
         ask(url, scenes(1), sequence_id="cam", request_id="1")
     assert header(state, "cam")["images"] == 1 and len(list(state.rglob("*.refused"))) == 1
-
-
-def test_yolox(tmp_path: Path) -> None:
-    """The real one, on letterboxed pictures of COCO in made fog: more boxes than without the front end."""
-    weights, images = need(SHARED / "weights" / "yolox_nano_coco.onnx"), need(SHARED / "data" / "detection" / "coco128")
-    (tmp_path / "yolox.onnx").symlink_to(weights.resolve())
-    pictures = np.full((36, 416, 416, 3), 114, np.uint8)
-    for target, path in zip(pictures, sorted(images.glob("*.jpg")), strict=False):
-        with Image.open(path) as file:
-            file.thumbnail((416, 416))
-            pixels = np.asarray(file.convert("RGB"))
-        target[: pixels.shape[0], : pixels.shape[1]] = pixels
-    load = LoadOptions(mean=0.0, std=1 / 255, channels="bgr", threads=1)
-    config, found = settings(tmp_path / "yolox.onnx", load, pictures[:24]), dict[str, int]()
-    with running(config) as (url, _):
-        for camera, method in (("gate", None), ("plain", "noadapt")):
-            plain = fozo.NoAdapt(fozo.load_engine(weights, load)) if method else None
-            boxes = 0
-            for one in foggy(pictures[24:])[:, None]:
-                answer: Any = plain(one) if plain else ask(url, one, sequence_id=camera).as_numpy("output")
-                assert answer.shape == (1, 3549, 85)
-                boxes += int((answer[0, :, 4] * answer[0, :, 5:].max(axis=1) > 0.3).sum())
-            found[camera] = boxes
-    assert found["gate"] > found["plain"] > 0

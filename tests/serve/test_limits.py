@@ -179,14 +179,6 @@ def chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def test_texts_of_a_picture_are_not_unpacked(decoders: Decoders) -> None:
-    text = chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(1_000_000), 9))
-    picture = FRAME[:33] + 60 * text + FRAME[33:]
-    request = replace(read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=(picture,))
-    with pytest.raises(FozoError, match="text chunks"):
-        request.images(SPEC, replace(LIMITS, decoders=decoders))
-
-
 def test_pictures_of_a_request_share_its_time(decoders: Decoders, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fozo.serve.decoding.DECODING_SECONDS", 1e-6)
     request = replace(read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=(noise(200),) * 2)

@@ -21,7 +21,7 @@ from fozo.serve.protocol import InferRequest
 from fozo.serve.store import CameraInUse, folder_name
 from fozo.state import read_state
 from tests.serve.conftest import MODEL, NAME, STATS, config, foggy, frames, until
-from tests.serve.test_cameras import close, header, held, logits, send
+from tests.serve.test_cameras import close, header, logits, send
 from tests.serve.test_limits import connect, head
 from tests.serve.test_server import ask, new_adapter
 
@@ -76,24 +76,6 @@ def test_cameras_whose_requests_are_not_decoded_in_time_are_saved(tmp_path: Path
             future.result(30)
     server.stop()
     assert header(tmp_path, "busy")["images"] == 3 and not list(tmp_path.glob(f"*/{folder_name('new')}/camera.state"))
-
-
-def test_idle_cameras_are_saved_at_once_and_a_pass_that_does_not_end_is_reported(tmp_path: Path) -> None:
-    with held(state=tmp_path, workers=2) as (_, server, hold, go):
-        assert server.pool is not None
-        go.set()
-        for name in ("idle", "busy"):
-            logits(send(server, frames(3), name))
-        until(lambda: not server.pool.queued)
-        go.clear()
-        begun = hold.begun
-        future = send(server, frames(1), "busy")
-        until(lambda: hold.begun > begun)
-        server.pool.save_idle()
-        assert header(tmp_path, "idle")["images"] == 3 and server.pool.cameras == 2
-        assert server.pool.close(0.1) == (1, ["busy"])
-        go.set()
-        logits(future)
 
 
 @contextmanager
