@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-import fozo
 from fozo.monitor.quality import QualityStatistics
 from fozo.monitor.regression import Estimate, Evidence, Regression, prediction_features
 from fozo.types import Array
@@ -125,7 +124,6 @@ def test_the_interval_holds_for_haze_of_another_make(material: Material) -> None
         truth = float((logits.argmax(axis=1) == material.labels[some]).mean())
         estimate = material.reference.expect(prediction_features(logits), quality(images))
         assert estimate is not None and estimate.low <= truth <= estimate.high
-        print(start, thickness, truth, estimate)
         assert abs(estimate.value - truth) < 0.2 and estimate.high - estimate.low < 0.5
 
 
