@@ -107,7 +107,12 @@ def _video(source: str) -> Iterator[Frame]:
     except ImportError as error:
         raise FozoError("videos and cameras need OpenCV; install it with pip install 'fozo[bench]'") from error
     camera = source.isdecimal()
-    video = cv2.VideoCapture(int(source) if camera else source)
+    what = f"camera {source}" if camera else source
+    unreadable = f"OpenCV cannot read a frame of {what}; check that it is there and of a kind it knows"
+    try:
+        video = cv2.VideoCapture(int(source) if camera else source)
+    except cv2.error as error:  # of a number that no camera has
+        raise FozoError(unreadable) from error
     try:
         number = 0
         while True:
@@ -118,8 +123,7 @@ def _video(source: str) -> Iterator[Frame]:
             at = time.time() if camera else video.get(cv2.CAP_PROP_POS_MSEC) / 1000
             yield Frame(str(number), np.ascontiguousarray(picture[:, :, ::-1]), at)  # OpenCV's blue comes first
         if not number:
-            what = f"camera {source}" if camera else source
-            raise FozoError(f"OpenCV cannot read a frame of {what}; check that it is there and of a kind it knows")
+            raise FozoError(unreadable)
     finally:
         video.release()
 
