@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -285,6 +285,12 @@ class Answer:
     """What a black box returned instead of logits (boxes, masks): passed through unchanged."""
 
     value: object
+
+
+class Output(NamedTuple):
+    """Logits ``[B, classes]``, named as the models of transformers name them."""
+
+    logits: Images
 
 
 class Batch(Protocol):
