@@ -26,6 +26,8 @@ from fozo.types import Answer, Batch, Engine, Floats, Knobs, Move, Spec, Tap, ta
 
 Images = npt.NDArray[np.float32]
 Factory = Callable[[], Method[Any, Any]]
+SAME_TOKENS = 1e-9
+"""Tokens whose covariance is less than this part of their largest square are the same."""
 LAYERS = (Tap.CLS, Tap.FEATURES, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
 
 
@@ -446,13 +448,22 @@ def _check_matrices(engine: Engine, batch: Batch, tolerance: float) -> None:
     shared = engine.run(batch, Knobs(matrices=matrices[:, :1]))[Tap.LOGITS]
     repeated = engine.run(batch, Knobs(matrices=np.tile(matrices[:, :1], (2, len(batch), 1, 1, 1))))[Tap.LOGITS]
     _close(repeated, np.concatenate([shared, shared]), tolerance, "matrices repeated for every candidate and image")
-    # Patches that are all the same stay the same: then a product is a shift that can be computed outside.
+    factors = 1 + 0.3 * numbers.standard_normal((1, 1, blocks, spec.dim))
     scale = np.ones((1, len(batch), spec.depth, spec.dim))
     shift = np.zeros(scale.shape)
+    scale[:, :, spec.aligned] = factors
+    diagonal = engine.run(batch, Knobs(matrices=factors[..., None] * identity))[Tap.LOGITS]
+    moved = engine.run(batch, Knobs(patches=Move(scale, shift)))[Tap.LOGITS]
+    _close(diagonal, moved, tolerance, "a diagonal matrix, which scales as a move does,")
+    # Patches that are all the same stay the same: then a product is a shift that can be computed outside.
+    scale = np.ones(scale.shape)
     scale[:, :, 0] = 0
     shift[:, :, 0] = numbers.standard_normal(spec.dim)
     product = engine.run(batch, Knobs(patches=Move(scale, shift), matrices=matrices), (Tap.LOGITS, Tap.PATCH_MOMENTS))
     tokens = product[Tap.PATCH_MOMENTS][:, :, :, 0]
+    spread = np.abs(product[Tap.PATCH_MOMENTS][:, :, :, 1:]).max()
+    if spread > SAME_TOKENS * np.square(tokens).max():  # relative positions make a difference
+        return
     scale[:, :, spec.aligned] = 0
     shift[:, :, spec.aligned] = np.einsum("kbad,kbade->kbae", tokens, matrices)
     moved = engine.run(batch, Knobs(patches=Move(scale, shift)))[Tap.LOGITS]

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -287,6 +287,12 @@ class Answer:
     value: object
 
 
+class Output(NamedTuple):
+    """Logits ``[B, classes]``, named as the models of transformers name them."""
+
+    logits: Images
+
+
 class Batch(Protocol):
     """Images that an engine has checked and converted, once. It belongs to the engine that made it."""
 
@@ -372,7 +378,7 @@ class Engine(Protocol):
 
         ``tokens``: moves and taps of a ViT. ``prompts``: prompts join its tokens. ``matrices``: the knob of that name,
         and the tap of patch moments. ``torch``: a torch model, whose LayerNorms a copy may change. ``gradient``:
-        gradients flow through it. ``blocks``: it is a :class:`BlockEngine`. A black box has none of them.
+                gradients flow through it. ``blocks``: it is a :class:`BlockEngine`. A black box has none of them.
         """
 
     @property

@@ -63,18 +63,17 @@ def by_hand(method: AnyMethod, photos: Path, rows: list[list[str]], batch_size: 
             assert [float(value) for value in row[2::2]] == pytest.approx(np.sort(odds)[::-1][:5], abs=1e-6)
 
 
-@pytest.mark.parametrize("passes", ["4", "auto"])
 def test_predictions_are_those_of_the_method(
-    passes: str, adapt: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path
+    adapt: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path
 ) -> None:
-    given = ("--passes", passes, "--option", "content_error=2", "--option", "retrieval.capacity=32")
-    code, said, errors = adapt("--stats", stats, "--batch-size", 16, *given)
+    code, said, errors = adapt(
+        "--stats", stats, "--batch-size", 16, "--option", "slots=2", "--option", "mean_strength=0.5"
+    )
     assert code == 0 and "60 images" in said and errors == ""
     header, rows = table(tmp_path / "predictions.csv")
     assert header[:3] == ["image", "class1", "probability1"] and len(header) == 11
     assert [row[0] for row in rows] == sorted(p.relative_to(photos).as_posix() for p in photos.rglob("*.png"))
-    options = {"content_error": 2.0, "retrieval.capacity": 32, "passes": passes if passes == "auto" else int(passes)}
-    by_hand(fozo.adapter(weights, stats, **options), photos, rows, 16)
+    by_hand(fozo.adapter(weights, stats, slots=2, mean_strength=0.5), photos, rows, 16)
 
 
 def test_eata_measures_its_fisher_information_on_clean_images(
@@ -193,7 +192,7 @@ def test_only_the_same_run_is_continued(
         assert adapt()[0] == 130
     left = out.read_bytes()
     for change, what in (
-        (("--option", "content_error=2"), "begun with another config"),
+        (("--option", "slots=2"), "begun with another config"),
         (("--method", "noadapt"), "begun with another method"),
         (("--batch-size", 16), "begun with another batch_size (8, now 16)"),
         (("--mean", "0.4"), "begun with another mean"),
@@ -271,7 +270,7 @@ def test_bad_input_is_one_sentence_and_code_2(
         (("adapt", weights, photos), "needs --stats"),
         (("adapt", weights, photos, "--method", "magic"), "no method 'magic'"),
         (("adapt", weights, tmp_path / "nowhere", "--stats", stats), "is not a folder"),
-        (("adapt", weights, photos, "--stats", stats, "--option", "content_error"), "give NAME=VALUE"),
+        (("adapt", weights, photos, "--stats", stats, "--option", "slots"), "give NAME=VALUE"),
         (("adapt", weights, photos, "--stats", stats, "--option", "speed=2"), "no option 'speed'"),
         (("adapt", weights, photos, "--stats", stats, "--passes", "many"), "passes"),
         (("adapt", weights, photos, "--stats", stats, "--preset", "mine"), "no preset 'mine'"),

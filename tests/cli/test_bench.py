@@ -206,7 +206,7 @@ def test_the_report(call: Call, command: Command, recipe: Path, tmp_path: Path) 
     assert "plain" in page.read_text() and "(paper 50.00" in names[1].read_text()
     code, _, errors = call("report", runs, "-o", tmp_path / "no" / "page.html")
     assert code == 2 and "choose a folder that exists" in errors
-    recipe.write_text(RECIPE + "options = { content_error = 0.0 }\n")
+    recipe.write_text(RECIPE + "options = { slots = 2 }\n")
     assert call(*command)[0] == 0
     code, out, errors = call("report", runs, "-o", page)
     assert code == 0 and len(errors.splitlines()) == 1 and "small/align-s0-" in errors and "is left out" in errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -335,7 +336,13 @@ def _unwrapped(model: Any) -> torch.nn.Module:  # noqa: ANN401 - of any of torch
 
     parallel = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
     while isinstance(model, parallel) or hasattr(model, "_orig_mod"):  # what torch.compile wraps
-        model = model.module if isinstance(model, parallel) else model._orig_mod
+        if isinstance(model, parallel):
+            lost = f"{type(model).__name__} is not used, and the model runs on one device; load one engine a device"
+            model = model.module
+        else:
+            lost = "what torch.compile made is not used because fozo runs the blocks itself; the results are the same"
+            model = model._orig_mod
+        warnings.warn(f"{lost}; give the module inside to hear no more of it", UserWarning, stacklevel=4)
     module: torch.nn.Module = model
     return module
 
