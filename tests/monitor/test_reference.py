@@ -1,3 +1,4 @@
+import json
 import warnings
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -9,7 +10,6 @@ import pytest
 
 import fozo
 from fozo.errors import FozoError
-from fozo.io import save_arrays
 from fozo.monitor.quality import NAMES
 from fozo.monitor.reference import PHYSICAL, corruption_schedule, degrade
 from fozo.monitor.regression import Regression
@@ -50,7 +50,9 @@ def of_version_02(reference: fozo.MonitorReference, path: Path, **changes: objec
             arrays |= {
                 f"{name}.{field.name}": np.asarray(getattr(regression, field.name)) for field in fields(Regression)
             }
-    save_arrays(path, header | changes, arrays)
+    text = np.frombuffer(json.dumps(header | changes).encode(), np.uint8)
+    with path.open("wb") as file:
+        np.savez(file, **arrays, __header__=text)
 
 
 def test_a_file_of_version_02_is_read_with_advice(material: Material, tmp_path: Path) -> None:

@@ -1,13 +1,13 @@
 """Files that are written whole or not at all, and read without trusting them.
 
 ``files`` opens and writes: regular files only, complete or not at all, nothing left behind by a kill. ``arrays`` reads
-and writes named arrays without pickles, ``logs`` JSON, TOML and append-only logs, and checks plain
+named arrays without pickles, ``logs`` JSON, TOML and append-only logs, and checks plain
 values against a dataclass. Whatever a file holds, its reader gives a valid object or a
 :class:`~fozo.errors.FozoError`, and sizes in its headers are bounded before anything is allocated;
 ``python -m tests.fuzz`` tries that.
 """
 
-from fozo.io.arrays import ArraySpec, load_arrays, load_statistics, open_npz, refuse_damage, save_arrays
+from fozo.io.arrays import load_arrays, open_npz
 from fozo.io.files import (
     atomic_write,
     check_output,
@@ -35,8 +35,8 @@ from fozo.io.logs import (
 )
 
 __all__ = [
-    "MAX_LINE", "ArraySpec", "Log", "as_dataclass", "atomic_write", "check_output", "decode", "disk_errors",
-    "encode", "load_arrays", "load_statistics", "locked", "open_npz", "open_output", "open_regular",
+    "MAX_LINE", "Log", "as_dataclass", "atomic_write", "check_output", "decode", "disk_errors",
+    "encode", "load_arrays", "locked", "open_npz", "open_output", "open_regular",
     "parse_json", "read_bytes", "read_json", "read_log", "read_text", "read_toml",
-    "refuse_damage", "remove_temporary_files", "save_arrays", "temporary_folder", "unreadable", "write_json",
+    "remove_temporary_files", "temporary_folder", "unreadable", "write_json",
 ]  # fmt: skip

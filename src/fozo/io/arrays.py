@@ -6,25 +6,23 @@ its own files uncompressed, so what they hold is never longer than they are; a c
 as much as real images shrink, but not by the thousandfold of deflated zeros.
 """
 
-import json
 import math
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import IO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from fozo.errors import FozoError
-from fozo.io.files import atomic_write, open_regular, unreadable
+from fozo.io.files import open_regular, unreadable
 from fozo.io.logs import parse_json
 
 HEADER = "__header__"
 MAX_HEADER = 1 << 20  # bytes of the JSON that says what a file is
 KINDS = "biuf"  # truth values, whole numbers and floats: what a file of fozo's holds
-MAX_STATISTIC = 1e30  # statistics of activations stay far below; beyond, products of them would not be finite
 AnyArray = npt.NDArray[np.generic]
 
 
@@ -36,24 +34,8 @@ class ArraySpec(NamedTuple):
     bytes: int  # how much memory the array takes
 
 
-def save_arrays(
-    path: str | os.PathLike[str], header: Mapping[str, object], arrays: Mapping[str, AnyArray], mode: int = 0o666
-) -> None:
-    """Write named arrays and a JSON header as one ``.npz`` without pickles."""
-    text = np.frombuffer(json.dumps(header, sort_keys=True).encode(), dtype=np.uint8)
-    with atomic_write(path, mode) as stream:
-        np.savez(stream, **{HEADER: text}, **dict(arrays))  # type: ignore[arg-type]
-
-
-def load_arrays(
-    path: str | os.PathLike[str],
-    kind: str,
-    check: Callable[[dict[str, object], Mapping[str, ArraySpec]], None] = lambda header, specs: None,
-) -> tuple[dict[str, object], dict[str, AnyArray]]:
-    """Read a file of :func:`save_arrays` whose header has this ``kind``.
-
-    ``check`` gets the header and the arrays' specs before any array is read, and raises if they do not fit.
-    """
+def load_arrays(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, object], dict[str, AnyArray]]:
+    """Read named arrays and the JSON header of a file of fozo 0.2 whose header has this ``kind``."""
     name = os.fspath(path)
     damaged = unreadable(f"{name} is not a readable fozo file", "it may be truncated: write it again")
     with damaged, open_npz(path) as (specs, read):
@@ -63,42 +45,7 @@ def load_arrays(
         header = parse_json(read(HEADER).tobytes())
         if header.get("kind") != kind:
             raise FozoError(f"{name} holds {header.get('kind')!r} where {kind!r} is needed; give the right file")
-        check(header, specs)
         return header, {part: read(part) for part in specs}
-
-
-def load_statistics(
-    path: str | os.PathLike[str],
-    kind: str,
-    versions: tuple[int, ...],
-    shapes: Callable[[Mapping[str, ArraySpec]], Mapping[str, tuple[int, ...]]],
-    advice: str,
-) -> tuple[dict[str, object], dict[str, npt.NDArray[np.float64]]]:
-    """Read a file of :func:`save_arrays` with ``versions`` and finite floats of the ``shapes`` that its specs imply."""
-
-    def check(header: Mapping[str, object], specs: Mapping[str, ArraySpec]) -> None:
-        if (version := header.get("version")) not in versions:
-            raise FozoError(
-                f"{os.fspath(path)} holds {kind} of version {version}, but this fozo reads version {versions[-1]}; "
-                f"{advice}"
-            )
-        with refuse_damage(path, kind, advice):
-            wanted = shapes(specs)
-            for name in wanted.keys() | specs.keys():
-                if specs[name].shape != wanted[name] or specs[name].dtype.kind != "f":
-                    raise ValueError(f"{name} is {specs[name].dtype} of shape {list(specs[name].shape)}")
-
-    header, arrays = load_arrays(path, kind, check)
-    with refuse_damage(path, kind, advice):
-        for name, array in arrays.items():
-            if not (np.abs(array) <= MAX_STATISTIC).all():
-                raise ValueError(f"{name} has values that are not finite")
-    return header, {name: array.astype(np.float64) for name, array in arrays.items()}
-
-
-def refuse_damage(path: str | os.PathLike[str], kind: str, advice: str) -> AbstractContextManager[None]:
-    """Turn what a wrong value in a file raises into one sentence."""
-    return unreadable(f"{os.fspath(path)} holds damaged {kind}", advice)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from fozo.core.statistics import SourceStatistics
 from fozo.engines.blackbox import BlackBoxEngine
 from fozo.engines.load import load_engine
 from fozo.errors import FozoError
-from fozo.io import refuse_damage
+from fozo.io import unreadable
 from fozo.methods.method import Method, Saved
 from fozo.methods.registry import create
 from fozo.monitor import Event, Guarded, Monitor, MonitorReference
@@ -190,7 +190,7 @@ class Camera:
         engine = self.adapter.engine
         past = rebuild(Past(), _under("past.", values), f"the past of the camera in {name}")
         names = tuple(engine.outputs) if isinstance(engine, BlackBoxEngine) else (LOGITS,)
-        with refuse_damage(name, "responses", "restore it from a backup"):
+        with unreadable(f"{name} holds damaged responses", "restore it from a backup"):
             responses = ResponseCache.of(past.responses, names)
         self.method.resume(name, owner, _under("method.", values))
         self._responses = responses

@@ -42,7 +42,6 @@ BOARD_CELLS = 8  # cells of the checkerboard along the shorter side
 SPARKLES = 10  # stars in a picture
 SPARKLE_RAYS = 4
 PACKET_SHARE = 0.02  # height of a packet of rows, as a share of the picture's
-SENSOR_BLOCK = 16  # side in pixels of a block of a video codec
 BAYER_4 = np.array([[0, 8, 2, 10], [12, 4, 14, 6], [3, 11, 1, 9], [15, 7, 13, 5]]) / 16 + 1 / 32
 FLASH_RADIUS = 0.3
 GHOSTS = 6  # reflections of the light in a lens
