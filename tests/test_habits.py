@@ -1,6 +1,7 @@
 """What scikit-learn, PyTorch, timm and transformers have taught people to type works with fozo."""
 
 import copy
+import json
 import pickle
 import shutil
 import warnings
@@ -16,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import fozo
 from fozo.data import sample
+from fozo.io import Log, read_log
 from fozo.methods.method import Method
 from fozo.state import leaves, same
 from tests.engines.onnx import zoo
@@ -256,3 +258,31 @@ def test_clean_images_are_given_in_one_way_everywhere(kind: str, tmp_path: Path)
 def test_pixels_are_asked_for_where_they_are_needed() -> None:
     with pytest.raises(fozo.FozoError, match="float32 where pixels are needed; give uint8 or PIL images"):
         fozo.MonitorReference.collect(create("align"), random_images(4))
+
+
+def test_statistics_of_the_float_file_say_in_what_an_int8_file_differs(tmp_path: Path) -> None:
+    engine = fozo.load_engine(random_vit(), **HALF)
+    fozo.export(engine, tmp_path / "int8.onnx", int8="dynamic")
+    statistics = fozo.calibrate(engine, [random_images(8)])
+    whole = engine.spec.fingerprint[:12]
+    with pytest.raises(fozo.FozoError, match=rf"\({whole}\), not of vit \({whole}-int8[-0-9a-z]+\)"):
+        fozo.Align(tmp_path / "int8.onnx", statistics)
+
+
+def test_a_log_is_json_lines_with_the_checksum_inside(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    payloads: list[dict[str, Any]] = [{"loss": 0.1, "text": 'a "crc32": 7}'}, {}, {"more": [1, 2]}]
+    log = Log(path)
+    for payload in payloads:
+        log.append(payload)
+    log.close()
+    lines = path.read_text().splitlines()
+    for line, payload in zip(lines, payloads, strict=True):
+        values = json.loads(line)
+        assert isinstance(values.pop("crc32"), int) and values == payload
+    assert list(read_log(path)) == payloads
+    path.write_text(lines[0].replace("0.1", "0.2") + "\n" + lines[1] + "\n")
+    with pytest.raises(fozo.FozoError, match="is damaged in line 1"):
+        list(read_log(path))
+    path.write_bytes(b'cc47beaf {"loss":0.1}\n')  # of fozo 0.2
+    assert list(read_log(path)) == [{"loss": 0.1}]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -155,6 +156,11 @@ class Spec:
         scaled -= np.asarray(self.mean, dtype=np.float32)
         scaled /= np.asarray(self.std, dtype=np.float32)
         return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
+
+
+def short(fingerprint: str) -> str:
+    """Shorten the hash in a fingerprint, and keep what tells it from others of the same weights: ``-int8-...``."""
+    return re.sub(r"[0-9a-f]{12,}", lambda match: match[0][:12], fingerprint)
 
 
 @dataclass(frozen=True)

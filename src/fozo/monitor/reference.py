@@ -28,7 +28,7 @@ from fozo.monitor.drift import MIN_SCALE, RECENT, CleanImages, Whitening
 from fozo.monitor.quality import NAMES, QualityStatistics
 from fozo.monitor.regression import Estimate, Evidence, Regression, prediction_features
 from fozo.state import Measured, State
-from fozo.types import Answer, Array, Floats, Spec
+from fozo.types import Answer, Array, Floats, Spec, short
 
 SAMPLE = 24  # images that are degraded for each kind and severity by default: 5 minutes for a ViT-Tiny on two cores
 BATCH = 20
@@ -193,8 +193,8 @@ class MonitorReference(Measured):
         spec = adapter.engine.spec
         if self.fingerprint != spec.fingerprint or self.method != adapter.info.name:
             raise FozoError(
-                f"this monitor reference is of {self.method} on {self.model} ({self.fingerprint[:12]}), not of "
-                f"{adapter.info.name} on {spec.name} ({spec.fingerprint[:12]}); collect it again with this one"
+                f"this monitor reference is of {self.method} on {self.model} ({short(self.fingerprint)}), not of "
+                f"{adapter.info.name} on {spec.name} ({short(spec.fingerprint)}); collect it again with this one"
             )
         width = QualityStatistics(spec).width
         if width != self.clean.width:
