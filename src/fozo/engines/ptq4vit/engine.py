@@ -135,7 +135,7 @@ class QuantisedAttention(Attention):
 def quantised_vit(vit: ViT, scales: Scales) -> ViT:
     """Make the quantised twin of a model; what is not quantised is shared with it."""
     side = levels(scales.bits)
-    steps = {name: torch.as_tensor(step).to(vit.cls_token) for name, step in scales.steps.items()}
+    steps = {name: torch.tensor(step).to(vit.cls_token) for name, step in scales.steps.items()}
 
     def linear(plain: Linear, name: str, rounding: Rounding = uniform) -> QuantisedLinear:
         return QuantisedLinear(plain, steps[f"{name}.weight"], steps[f"{name}.input"], side, rounding)
