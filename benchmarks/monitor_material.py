@@ -78,10 +78,10 @@ class Material:
         schedule = corruption_schedule(CLEAN, KINDS)
         return [(("clean", 0), np.arange(CLEAN)), *(((kind, level), indices) for kind, level, indices in schedule)]
 
-    def labels(self, group: str, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def labels(self, group: str, indices: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
         return np.array([self.group(group).samples[i].label for i in indices])
 
-    def pixels(self, group: str, domain: Domain, indices: npt.NDArray[np.int64]) -> Pixels:
+    def pixels(self, group: str, domain: Domain, indices: npt.NDArray[np.integer]) -> Pixels:
         """Images of a domain, ``uint8 [n, side, side, 3]``."""
         path = self.cache / f"{group}-{domain[0]}-{domain[1]}.npy"
         if not path.exists():
@@ -95,7 +95,7 @@ class Material:
             _keep(path, np.stack(found))
         return np.asarray(np.load(path, mmap_mode="r"))
 
-    def features(self, group: str, domain: Domain, indices: npt.NDArray[np.int64]) -> Array:
+    def features(self, group: str, domain: Domain, indices: npt.NDArray[np.integer]) -> Array:
         """Looks and descriptors, as of a model whose mean and std are 0.5."""
         path = self.cache / f"features-{group}-{domain[0]}-{domain[1]}.npy"
         if not path.exists():

@@ -246,8 +246,6 @@ TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/ablation.md": {
         "held-out classes": partial(table, "held-out"),
         "narrow": partial(table, "narrow"),
-        "ViT-Tiny": partial(table, "ablation-vit-tiny"),
-        "DeiT-Tiny": partial(table, "ablation-deit-tiny"),
     },
     "docs/detectors.md": {
         "made": partial(detectors_table, "detectors", MADE, ("clahe", "equalise")),

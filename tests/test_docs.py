@@ -51,18 +51,6 @@ def test_the_readme_s_python_runs_as_pasted(folder: Path, monkeypatch: pytest.Mo
     assert seen["logits"].shape == (1, 1000) and isinstance(seen["adapter"], fozo.Method)
 
 
-def test_the_readme_s_five_lines_run_in_a_plain_process(folder: Path) -> None:
-    """As users run them; only the weights are not fetched."""
-    code = next(block for block in blocks("python") if "timm" in block)
-    code = code.replace("pretrained=True", "depth=2") + "\nprint(logits.shape)"
-    code = f"from tests import torchvision_operators; torchvision_operators.declare_missing()\n{code}"
-    command = [sys.executable, "-W", "ignore", "-c", code]
-    path = os.pathsep.join(filter(None, [str(REPO), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path}
-    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-    assert "(1, 1000)" in run.stdout, run.stderr
-
-
 def test_importing_fozo_imports_neither_torch_nor_torchvision() -> None:
     code = "import fozo, sys; print(sorted({'torch', 'torchvision', 'numpy'} & set(sys.modules)))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60) == "[]\n"

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fozo.data.corruptions import corrupt
-from tests.helpers import REPO, SHARED, need
+from tests.helpers import REPO
 from tests.test_examples import write_frames
 
 SIDE, CELLS = 64, 84  # of the stand-in: 8 x 8, 4 x 4 and 2 x 2 cells
@@ -67,22 +66,3 @@ def test_it_runs_any_model_with_the_interface(
     np.testing.assert_allclose(box[:4], [0, 0, 16, 16], atol=1e-5)
     assert box[4] == pytest.approx(frame[:, :, 0].mean() / 255, abs=1e-4)  # blue comes first, the border included
     assert box[5] == 0 and (frame[48:] == 114).all()
-
-
-def test_yolox_finds_more_in_made_fog(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    weights, images = need(SHARED / "weights" / "yolox_nano_coco.onnx"), need(SHARED / "data" / "detection" / "coco128")
-    paths = sorted(images.glob("*.jpg"))[:48]
-    for folder in ("clean", "live"):
-        (tmp_path / folder).mkdir()
-    for path in paths[:24]:
-        (tmp_path / "clean" / path.name).symlink_to(path.resolve())
-    for path in paths[24:]:
-        with Image.open(path) as file:
-            pixels = corrupt(np.asarray(file.convert("RGB")), "fog", 4, 0, image_id=path.stem)
-        Image.fromarray(pixels).save(tmp_path / "live" / f"{path.stem}.png")
-    found = np.array(run(monkeypatch, capsys, weights, tmp_path / "clean", tmp_path / "live", tmp_path / "out"))
-    assert len(found) == 24
-    before, after = found.sum(axis=0)
-    assert after > 1.1 * before > 0

@@ -62,24 +62,15 @@ SOURCES: dict[str, Callable[[np.ndarray, Path, fozo.Engine], Any]] = {
     "loader of (images, labels)": lambda x, _, e: DataLoader(Pairs(tensors(x)), batch_size=5),
     "loader of [images]": lambda x, _, e: DataLoader(TensorDataset(tensors(x)), batch_size=5),
     "loader of dictionaries": lambda x, _, e: DataLoader(Pairs(tensors(x)), batch_size=5, collate_fn=collated),
-    "loader of tensors": lambda x, _, e: DataLoader(tensors(x), batch_size=5),  # type: ignore[arg-type]
     "dataset": lambda x, _, e: Pairs(tensors(x)),
-    "dataset of pictures": lambda x, _, e: Pairs(pictures(x)),
-    "dictionaries of pictures": lambda x, _, e: [{"image": picture, "label": 1} for picture in pictures(x)],
     "batches": lambda x, _, e: [normalised(x)[:7], normalised(x)[7:]],
-    "double batches": lambda x, _, e: [normalised(x).astype(np.float64)],
-    "generator of batches": lambda x, _, e: (normalised(x)[i : i + 4] for i in range(0, len(x), 4)),
     "arrays one by one": lambda x, _, e: iter(normalised(x)),
-    "tensors one by one": lambda x, _, e: list(tensors(x)),
     "frames one by one": lambda x, _, e: (frame for frame in x),
     "one array": lambda x, _, e: normalised(x),
     "one array of bytes": lambda x, _, e: x,
-    "one tensor of bytes": lambda x, _, e: torch.from_numpy(x).permute(0, 3, 1, 2),
     "arrays and labels": lambda x, _, e: (normalised(x), np.zeros(len(x))),
     "pictures": lambda x, _, e: pictures(x),
-    "generator of pictures": lambda x, _, e: (picture for picture in pictures(x)),
     "folder": lambda x, folder, e: as_folder(folder, x),
-    "folder, as text": lambda x, folder, e: str(as_folder(folder, x)),
     "set": lambda x, folder, e: fozo.open_images(as_folder(folder, x)),
     "statistics": lambda x, _, e: fozo.calibrate(e, [normalised(x)]),
     "file of statistics": lambda x, folder, e: saved_statistics(folder, e, x),
@@ -131,30 +122,19 @@ BATCHES: dict[str, tuple[Callable[[np.ndarray], Any], type, float]] = {
     "float32": (normalised, np.ndarray, 0),
     "float64": (lambda x: normalised(x).astype(np.float64), np.ndarray, 1e-5),
     "float16": (lambda x: normalised(x).astype(np.float16), np.ndarray, 0.05),
-    "not contiguous": (lambda x: normalised(x)[::-1].copy()[::-1], np.ndarray, 1e-6),
-    "long doubles": (lambda x: normalised(x).astype(np.longdouble), np.ndarray, 1e-5),
     "big-endian": (lambda x: normalised(x).astype(">f4"), np.ndarray, 1e-5),
     "tensor": (tensors, torch.Tensor, 0),
-    "tensor of doubles": (lambda x: tensors(x).double(), torch.Tensor, 1e-5),
-    "tensor of halves": (lambda x: tensors(x).half(), torch.Tensor, 0.05),
     "tensor of bfloats": (lambda x: tensors(x).bfloat16(), torch.Tensor, 0.2),
-    "tensor with gradient": (lambda x: tensors(x).requires_grad_(), torch.Tensor, 0),
     "bytes": (lambda x: x, np.ndarray, 0),
     "bytes, channels first": (lambda x: x.transpose(0, 3, 1, 2), np.ndarray, 0),
     "tensor of bytes": (lambda x: torch.from_numpy(x), torch.Tensor, 0),
-    "tensor of bytes, channels first": (lambda x: torch.from_numpy(x).permute(0, 3, 1, 2), torch.Tensor, 0),
     "pictures": (pictures, np.ndarray, 0),
-    "tuple of pictures": (lambda x: tuple(pictures(x)), np.ndarray, 0),
     "list of frames": (list, np.ndarray, 0),
-    "list of tensors of bytes": (lambda x: list(torch.from_numpy(x)), torch.Tensor, 0),
     "list of arrays": (lambda x: list(normalised(x)), np.ndarray, 0),
     "list of tensors": (lambda x: list(tensors(x)), torch.Tensor, 0),
-    "list of dictionaries": (lambda x: [{"image": picture} for picture in pictures(x)], np.ndarray, 0),
     "lists of numbers": (lambda x: normalised(x).tolist(), np.ndarray, 1e-5),
     "images and labels": (lambda x: (tensors(x), torch.zeros(len(x))), torch.Tensor, 0),
-    "list of images and labels": (lambda x: [tensors(x), torch.zeros(len(x))], torch.Tensor, 0),
     "dictionary": (lambda x: {"labels": 0, "pixel_values": tensors(x)}, torch.Tensor, 0),
-    "dictionary of images": (lambda x: {"images": x}, np.ndarray, 0),
     "feature of transformers": (feature, torch.Tensor, 0),
 }
 
@@ -199,32 +179,19 @@ def test_frames_of_other_sizes_are_resized_as_streams_do() -> None:
 REFUSED_BATCHES: dict[str, tuple[Callable[[np.ndarray], Any], str]] = {
     "floats, channels last": (lambda x: normalised(x).transpose(0, 2, 3, 1), "put the channels first: images"),
     "one channel": (lambda x: normalised(x)[:, :1], r"of shape \[B, 3, 16, 16\], but .* has shape \[2, 1"),
-    "four channels": (lambda x: np.zeros((2, 4, 16, 16), np.float32), r"of shape \[B, 3, 16, 16\], but .* \[2, 4"),
     "gray bytes": (lambda x: x[..., :1], r"\[16, 16, 1\]; give \[height, width, 3\]: convert other images to RGB"),
-    "gray bytes without channels": (lambda x: x[0, ..., 0], r"3 channels, but the uint8 images have shape \[16, 16\]"),
     "another size": (lambda x: normalised(pixels(2, size=(20, 16))), "resize the images to 16x16 px"),
     "five axes": (lambda x: normalised(x)[None], "give a batch of such images"),
-    "two axes": (lambda x: normalised(x)[0, 0], "give a batch of such images"),
     "integers": (lambda x: x.astype(np.int64), "holds int64|has shape"),
-    "integers, channels first": (lambda x: x.transpose(0, 3, 1, 2).astype(np.int64), "int64; give normalised"),
-    "truth": (lambda x: np.ones((2, 3, 16, 16), bool), "holds bool; give normalised floats"),
-    "complex": (lambda x: np.ones((2, 3, 16, 16), complex), "holds complex128"),
     "differing arrays": (lambda x: [x[0] / 255, x[1, :8] / 255], r"0 has \[16, 16, 3\] and image 1 \[8, 16, 3\]"),
-    "differing lists": (lambda x: [[[1.0, 2.0]], [[1.0]]], "a list of list is not a batch .* of one shape"),
     "arrays and tensors": (lambda x: [normalised(x)[0], tensors(x)[1]], "a list of Tensor, ndarray is not a batch"),
-    "pictures and arrays": (lambda x: [pictures(x)[0], x[1]], "a list of Image, ndarray is not a batch"),
     "bytes and floats": (lambda x: [x[0], normalised(x)[1]], "differ in shape"),
     "batches": (lambda x: [normalised(x), normalised(x)], "a list of 2 batches was given where one is read"),
     "nothing": (lambda x: [], "the batch has no images; give at least one"),
-    "no images": (lambda x: normalised(x)[:0], "the batch has no images; give at least one"),
     "None": (lambda x: None, "a NoneType is not a batch of images for vit; give"),
-    "text": (lambda x: "cat.jpg", "open files first, for example with PIL.Image.open"),
     "paths": (lambda x: ["cat.jpg"], "open files first, for example with PIL.Image.open"),
     "dictionary": (lambda x: {"input": x}, "a batch has 'input', and no 'pixel_values' or 'images'"),
     "odd picture": (lambda x: [Image.new("F", (16, 16))], "image 0 of the batch has pixels of unknown range"),
-    "huge picture": (lambda x: [Image.new("1", (9000, 9000))], "image 0 of the batch has more than 67 million pixels"),
-    "thin picture": (lambda x: [Image.new("L", (1, 300))], "more than 100 times as long as wide"),
-    "objects": (lambda x: np.array([None, 1], dtype=object), "give a batch of such images"),
     "NaN": (lambda x: normalised(x) * np.float32("nan"), "NaN"),
 }  # fmt: skip
 
@@ -234,12 +201,11 @@ def test_refused_batches(kind: str) -> None:
     make, sentence = REFUSED_BATCHES[kind]
     adapter = fozo.adapter(random_vit(), [normalised(pixels(20, seed=1))], **HALF)
     adapter(normalised(pixels(4)))
-    before = adapter.state(), adapter.metrics()
+    before = adapter.state()
     with pytest.raises(FozoError, match=sentence) as refusal:
         adapter(make(pixels(2)))
     assert "\n" not in str(refusal.value)
-    assert all(np.array_equal(adapter.state()[name], value) for name, value in before[0].items())
-    assert adapter.metrics() == before[1]
+    assert same(adapter.state(), before)
 
 
 def test_gray_models_take_colour_pictures_and_gray_bytes() -> None:

@@ -220,10 +220,10 @@ def test_methods_take_models_and_files(tmp_path: Path) -> None:
 
 
 def test_everything_says_in_one_line_what_it_is(tmp_path: Path) -> None:
-    adapter = fozo.adapter(random_vit(), [normalised(pixels(20))], passes=2, **HALF)
+    adapter = fozo.adapter(random_vit(), [normalised(pixels(20))], slots=2, **HALF)
     assert fozo.load_engine(adapter.engine) is adapter.engine
     onnx = fozo.load_engine(written(random_vit(), tmp_path / "model.onnx"))
-    assert repr(adapter) == "<Align on vit, passes=2>"
+    assert repr(adapter) == "<Align on vit, slots=2>"
     assert repr(adapter.engine) == "<TorchEngine vit: 3x16x16 to 7 classes, cpu>"
     assert repr(onnx) == "<OnnxEngine vit: 3x16x16 to 7 classes, cpu>"
     of = f"<SourceStatistics of vit ({adapter.engine.spec.fingerprint[:12]}): "

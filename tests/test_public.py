@@ -92,7 +92,7 @@ def test_methods_are_classes_of_a_plain_package() -> None:
     )
     assert issubclass(fozo.FOZO, Method) and issubclass(fozo.Align, Method)
     assert fozo.FOZO.info.paper == "Wang and Wang, CVPR 2026"
-    assert list(fozo.FOZO.PRESETS) == ["official", "paper", "scaled"]
+    assert list(fozo.FOZO.PRESETS) == ["official", "paper"]
 
 
 def test_create_makes_what_the_class_makes(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
@@ -107,13 +107,13 @@ def test_create_makes_what_the_class_makes(engine: fozo.Engine, source: fozo.Sou
 
 def test_the_adapter_is_align(engine: fozo.Engine, source: fozo.SourceStatistics, tmp_path: Path) -> None:
     images = random_images(20)
-    expected = fozo.Align(engine, source, passes=2)(images)
+    expected = fozo.Align(engine, source, slots=2)(images)
     source.save(tmp_path / "source.safetensors")
     for statistics in (source, tmp_path / "source.safetensors"):
-        adapter = fozo.adapter(engine, statistics, passes=2)
+        adapter = fozo.adapter(engine, statistics, slots=2)
         assert type(adapter) is fozo.Align
         np.testing.assert_array_equal(adapter(images), expected)
-    np.testing.assert_array_equal(fozo.adapter(random_vit(), source, passes=2)(images), expected)
+    np.testing.assert_array_equal(fozo.adapter(random_vit(), source, slots=2)(images), expected)
 
 
 def test_a_batch_is_checked_once_and_converted_once(
@@ -131,7 +131,8 @@ def test_a_batch_is_checked_once_and_converted_once(
         check_images(*given)
 
     monkeypatch.setattr(graph, "check_images", counting)
-    execute, taps = engine.execute, set[str]()
+    execute = engine.execute
+    taps = set[str]()
 
     def noting(outputs: Sequence[str], feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         taps.update(outputs)
@@ -145,4 +146,4 @@ def test_a_batch_is_checked_once_and_converted_once(
     checks.clear()
     logits = adapter(images)
     assert logits.dtype == np.float32 and len(checks) == 1
-    assert taps == {"pooled", "cls", "patch_mean", "patch_variance"}  # only what is read
+    assert taps == {"pooled", "cls", "patch_mean", "patch_moments"}  # only what is read

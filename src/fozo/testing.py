@@ -26,6 +26,8 @@ from fozo.types import Answer, Batch, Engine, Floats, Knobs, Move, Spec, Tap, ta
 
 Images = npt.NDArray[np.float32]
 Factory = Callable[[], Method[Any, Any]]
+SAME_TOKENS = 1e-9
+"""Tokens whose covariance is less than this part of their largest square are the same."""
 LAYERS = (Tap.CLS, Tap.FEATURES, Tap.PATCH_MEAN, Tap.PATCH_VARIANCE)
 
 
@@ -354,7 +356,8 @@ def _close(got: Floats, expected: Floats, tolerance: float, what: str) -> None:
 
 
 def _check_taps(engine: Engine, batch: Batch, tolerance: float) -> None:
-    spec, head = engine.spec, engine.head()
+    spec = engine.spec
+    head = engine.head()
     taps = taps_of(engine)
     everything = engine.run(batch, taps=taps)
     for tap in taps:
@@ -363,7 +366,8 @@ def _check_taps(engine: Engine, batch: Batch, tolerance: float) -> None:
         assert np.array_equal(alone[tap], everything[tap]), f"{tap.value} depends on what else is asked for"
     for tap in LAYERS:
         assert everything[tap].shape == (1, len(batch), spec.depth, spec.dim), f"{tap.value} has another shape"
-    pooled, logits = everything[Tap.POOLED], everything[Tap.LOGITS]
+    pooled = everything[Tap.POOLED]
+    logits = everything[Tap.LOGITS]
     assert pooled.shape == (1, len(batch), spec.head_width), "pooled has another shape"
     assert head.weight.shape == (spec.head_width, spec.classes), "the head's weight is not [h, classes]"
     assert np.array_equal(head(pooled), logits), "head() applied to pooled does not give the logits"
@@ -444,13 +448,22 @@ def _check_matrices(engine: Engine, batch: Batch, tolerance: float) -> None:
     shared = engine.run(batch, Knobs(matrices=matrices[:, :1]))[Tap.LOGITS]
     repeated = engine.run(batch, Knobs(matrices=np.tile(matrices[:, :1], (2, len(batch), 1, 1, 1))))[Tap.LOGITS]
     _close(repeated, np.concatenate([shared, shared]), tolerance, "matrices repeated for every candidate and image")
-    # Patches that are all the same stay the same: then a product is a shift that can be computed outside.
+    factors = 1 + 0.3 * numbers.standard_normal((1, 1, blocks, spec.dim))
     scale = np.ones((1, len(batch), spec.depth, spec.dim))
     shift = np.zeros(scale.shape)
+    scale[:, :, spec.aligned] = factors
+    diagonal = engine.run(batch, Knobs(matrices=factors[..., None] * identity))[Tap.LOGITS]
+    moved = engine.run(batch, Knobs(patches=Move(scale, shift)))[Tap.LOGITS]
+    _close(diagonal, moved, tolerance, "a diagonal matrix, which scales as a move does,")
+    # Patches that are all the same stay the same: then a product is a shift that can be computed outside.
+    scale = np.ones(scale.shape)
     scale[:, :, 0] = 0
     shift[:, :, 0] = numbers.standard_normal(spec.dim)
     product = engine.run(batch, Knobs(patches=Move(scale, shift), matrices=matrices), (Tap.LOGITS, Tap.PATCH_MOMENTS))
     tokens = product[Tap.PATCH_MOMENTS][:, :, :, 0]
+    spread = np.abs(product[Tap.PATCH_MOMENTS][:, :, :, 1:]).max()
+    if spread > SAME_TOKENS * np.square(tokens).max():  # relative positions make a difference
+        return
     scale[:, :, spec.aligned] = 0
     shift[:, :, spec.aligned] = np.einsum("kbad,kbade->kbae", tokens, matrices)
     moved = engine.run(batch, Knobs(patches=Move(scale, shift)))[Tap.LOGITS]

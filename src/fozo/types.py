@@ -384,7 +384,7 @@ class Engine(Protocol):
 
         ``tokens``: moves and taps of a ViT. ``prompts``: prompts join its tokens. ``matrices``: the knob of that name,
         and the tap of patch moments. ``torch``: a torch model, whose LayerNorms a copy may change. ``gradient``:
-        gradients flow through it. ``blocks``: it is a :class:`BlockEngine`. A black box has none of them.
+                gradients flow through it. ``blocks``: it is a :class:`BlockEngine`. A black box has none of them.
         """
 
     @property

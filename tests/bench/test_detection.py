@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks import detectors
-from benchmarks.detection import Boxes, average_precision, matches, suppress
+from benchmarks.detection import Boxes, average_precision
 
 
 def boxes(*rows: tuple[float, ...]) -> Boxes:
@@ -16,20 +16,6 @@ def boxes(*rows: tuple[float, ...]) -> Boxes:
 
 NONE = Boxes(np.zeros((0, 4)), np.zeros(0, dtype=np.intp), np.zeros(0))
 ONCE = np.ones((1, 2), dtype=np.intp)
-
-
-def test_suppression_keeps_the_best_of_each_class() -> None:
-    found = suppress(boxes((0, 0, 0.5), (1, 0, 0.9), (1, 1, 0.4), (30, 0, 0.2)))
-    assert found.scores.tolist() == [0.9, 0.4, 0.2] and found.boxes[:, 0].tolist() == [1, 1, 30]
-    assert len(suppress(NONE).boxes) == 0
-
-
-def test_a_true_box_is_found_once() -> None:
-    truth = boxes((0, 0, 1), (40, 0, 1))
-    assert matches(boxes((1, 0, 0.9), (0, 0, 0.8), (40, 1, 0.7), (41, 0, 0.1)), truth).tolist() == [
-        True, False, False, True,
-    ]  # fmt: skip
-    assert matches(NONE, truth).tolist() == [] and matches(truth, NONE).tolist() == [False, False]
 
 
 def test_average_precision_by_hand() -> None:

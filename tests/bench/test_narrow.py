@@ -25,7 +25,7 @@ def write_set(path: Path, labels: np.ndarray, classes: int = CLASSES) -> Paths:
     """Write tiny images, the shade of each drawn at random."""
     images = np.random.default_rng(0).integers(0, 256, (len(labels), 8, 8), dtype=np.uint8)
     np.savez(path, images=images, labels=labels, classes=[f"n{number:08d}" for number in range(classes)])
-    return Paths(imagenet=str(path))
+    return Paths({"imagenet": str(path)})
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_runs_of_two_groups_share_one_file_of_statistics(resources: Resources, t
         found.append(run_experiment(experiment, own, Store(tmp_path / "runs")))
     assert len({run.conditions.calibrated_on for run in found}) == 1
     assert len({run.conditions.stream_fingerprint for run in found}) == 2
-    assert len(list((tmp_path / "cache").glob("*.npz"))) == 1
+    assert len(list((tmp_path / "cache").glob("*.safetensors"))) == 1
     assert [record.images for record in found[0].records()] == [16, 4] * 2
 
 

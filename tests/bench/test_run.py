@@ -34,7 +34,8 @@ from fozo.io import read_json
 from fozo.methods import registry
 from fozo.methods.common import info
 from fozo.methods.common.measured import MEASURED, add_measurement
-from fozo.types import Answer, Batch, Floats, Images, Value
+from fozo.methods.method import Nothing, Result
+from fozo.types import Batch, Images, Value
 from tests.bench.test_executors import timeless
 
 PLAN = StreamPlan(data="clean", kinds=("brightness", "contrast"), severity=3, images=20, batch_size=8)
@@ -103,7 +104,7 @@ def test_an_interrupted_run_ends_with_the_same_bytes_and_says_what_it_did(
     assert parts.measures == whole.measures and timeless(parts.folder) == timeless(whole.folder)
     assert sorted(timeless(whole.folder)) == [".lock", "experiment.json", "records.jsonl", "result.json"]
 
-    want = {"sar": 2, "deyo": 2, "foa": 3, "zoa": 2, "fozo": 2, "pea": 2, "cazo": 3}.get(method, 1)
+    want = {"sar": 2, "deyo": 2, "foa": 3, "zoa": 2, "fozo": 2, "scaled-fozo": 2, "pea": 2, "cazo": 3}.get(method, 1)
     lines = (whole.folder / "records.jsonl").read_bytes()
     assert whole.measures.passes_per_image == want and lines.count(b'"passes":%d,' % want) == 6
     losses = [record.metrics.get("loss") for record in whole.records()]
@@ -123,7 +124,7 @@ def test_what_is_recorded(weights: Path, paths: Paths, tmp_path: Path) -> None:
     resources = opened(paths, tmp_path / "cache")
     experiment = make(weights, seed=3, label="FOZO")
     (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / ".source.npz.0123abcd.fozo.part").touch()  # of a command that was killed
+    (tmp_path / "cache" / ".source.safetensors.0123abcd.fozo.part").touch()  # of a command that was killed
     run = run_experiment(experiment, resources, Store(tmp_path / "runs"), command="fozo bench x")
     assert not list(tmp_path.rglob("*.part"))
     found = run.records()
@@ -162,7 +163,7 @@ def test_a_finished_run_is_found_before_a_model_is_loaded_or_anything_measured(
     first = run_experiment(make(weights), opened(paths, tmp_path / "cache"), store)
     for name in ("load_engine", "calibrate", "create"):
         monkeypatch.setattr(resources_module, name, None)  # a call would fail
-    (first.folder / "state-000003.npz").touch()  # killed between its result and the removal of its last state
+    (first.folder / "state-000003.safetensors").touch()  # killed between its result and the removal of its last state
     assert run_experiment(make(weights), opened(paths, tmp_path / "other"), store) == first
     assert not (tmp_path / "other").exists() and not list(first.folder.glob("state-*"))
 
@@ -315,9 +316,8 @@ def test_passes_may_change_from_batch_to_batch(
     step = fozo.NoAdapt.step
     passes = iter([2.0, 1.25] * 3)
 
-    def frugal(self: fozo.NoAdapt, batch: Batch) -> Floats | Answer:
-        self.passes_per_image = next(passes)
-        return step(self, batch)
+    def frugal(self: fozo.NoAdapt, state: Nothing, batch: Batch) -> Result[Nothing]:
+        return replace(step(self, state, batch), passes=next(passes))
 
     monkeypatch.setattr(fozo.NoAdapt, "step", frugal)
     run = run_experiment(make(weights, "noadapt"), opened(paths, tmp_path), Store(tmp_path / "runs"))
@@ -348,7 +348,7 @@ def test_an_experiment_on_a_quantised_model(
     assert plain.hash != experiment.hash != replace(experiment, quantise="ptq4vit6").hash
     cache = tmp_path / "cache"
     first = run_experiment(experiment, opened(paths, cache), Store(tmp_path / "one"))
-    (file,) = cache.glob("ptq4vit8-*.npz")
+    (file,) = cache.glob("ptq4vit8-*.safetensors")
     scales = Scales.load(file)
     assert scales.bits == 8 and scales.images == 20  # of 60, 40 are streamed
     assert first.conditions.weights.endswith(f"-ptq4vit8-{scales.digest}")

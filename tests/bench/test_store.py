@@ -1,6 +1,5 @@
 """The store: which runs belong together, which are stale, and that nothing is joined by its label."""
 
-import json
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -14,7 +13,7 @@ from fozo.bench.report.page import write_report
 from fozo.bench.report.tables import table_of
 from fozo.bench.store import RESULT, Store, collect
 from fozo.errors import FozoError
-from fozo.io import decode, encode, read_json, write_json
+from fozo.io import read_json, write_json
 from tests.bench.invented import MODEL, finish, invent
 
 ROWS = (Experiment("plain", "noadapt"), Experiment("ours", "align", {"content_error": 0.4}))
@@ -123,17 +122,6 @@ def test_a_folder_of_0_2_is_read_and_gone_on_with(tmp_path: Path) -> None:
     assert "asked" not in read_json(store.folder / "recipe.json")
 
 
-def test_commands_add_up_within_a_setting(tmp_path: Path) -> None:
-    invent(tmp_path, RECIPE, batches=2, seeds=(0,))
-    store = invent(tmp_path, RECIPE, batches=2, seeds=(2, 1))
-    (group,) = collect(tmp_path)
-    assert [(run.experiment.label, run.experiment.seed) for run in group.runs] == [
-        (label, seed) for label in ("plain", "ours") for seed in (0, 1, 2)
-    ]
-    invent(tmp_path, RECIPE, batches=2, severity=3)
-    assert len(collect(tmp_path)) == 2 and store.stale() == []
-
-
 def test_what_the_recipe_has_anyway_is_no_other_setting(tmp_path: Path) -> None:
     recipe = replace(RECIPE, rows=tuple(replace(row, stream=StreamPlan(images=64)) for row in ROWS))
     store = invent(tmp_path, recipe, batches=2)
@@ -179,35 +167,6 @@ def test_nothing_to_report_is_said(tmp_path: Path) -> None:
         collect(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["result.json", "conditions.json", "recipe.json", "records.jsonl", "costs.jsonl"])
-def test_every_damage_to_a_run_is_one_sentence(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each value of each file in turn becomes something else; a report is a page or a sentence."""
-    monkeypatch.setattr("fozo.bench.report.page.write_page", lambda path, text: None)  # the disk is slow
-    two = StreamPlan(kinds=("fog", "contrast"))
-    recipe = replace(RECIPE, rows=tuple(replace(row, stream=two) for row in ROWS))
-    store = invent(tmp_path, recipe, batches=1)
-    path = next(iter(sorted(store.folder.glob(f"**/{name}"))))
-    good = path.read_bytes()
-    lines = [decode(line) or {} for line in good.splitlines(keepends=True)] if name.endswith("l") else [read_json(path)]
-    refused = 0
-    for place, wrong in ((place, wrong) for place in places(lines[0]) for wrong in WRONG):
-        changed = json.loads(json.dumps(lines[0]))
-        inside = changed
-        for step in place[:-1]:
-            inside = inside[step]
-        inside[place[-1]] = wrong
-        rest = [changed, *lines[1:]]
-        path.write_bytes(b"".join(map(encode, rest)) if name.endswith("l") else json.dumps(changed).encode())
-        try:
-            write_report(tmp_path, tmp_path / "report.html")
-            assert all(run.costs() for run in collect(tmp_path)[0].runs)
-        except FozoError:
-            refused += 1
-    assert refused > 10
-    path.write_bytes(good)
-    write_report(tmp_path, tmp_path / "report.html")
-
-
 WRONG: list[object] = [None, True, -1, 0, 1e300, 10**40, "x", [], {"x": None}]
 
 
@@ -221,11 +180,3 @@ def places(payload: object, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any,
     for key, value in inside:
         yield (*before, key)
         yield from places(value, (*before, key))
-
-
-def test_fewer_lines_than_batches_are_noticed(tmp_path: Path) -> None:
-    store = invent(tmp_path, RECIPE, batches=2)
-    path = next(iter(store.folder.glob("plain*/records.jsonl")))
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
-    with pytest.raises(FozoError, match=r"records\.jsonl cannot be read: it holds \d+ batches"):
-        write_report(tmp_path, tmp_path / "report.html")

@@ -43,7 +43,7 @@ def written(tmp_path: Path) -> Path:
     column = "continual, severity 5"
     rows = [
         Experiment("NoAdapt", "noadapt", {}, plan, column),
-        Experiment("Align", "align", {"passes": 2}, plan, column),
+        Experiment("Align", "align", {"slots": 2}, plan, column),
         Experiment("NEO", "neo", {}, plan, column),
     ]
     invent(tmp_path, Recipe("evidence", "Mine", tuple(rows)))

@@ -1,13 +1,11 @@
 """``fozo bench`` and ``fozo report``."""
 
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pytest
 
 from fozo.bench import run
-from fozo.cli import options
-from fozo.data.streams import Stream
 from fozo.io import locked, read_json
 from fozo.methods import registry
 from tests.cli.conftest import RECIPE, Call
@@ -74,23 +72,6 @@ def test_the_papers_numbers_stand_beside_ours_and_the_cost_comes_first(
     assert lines[0].endswith(": differs, on another model") and "gain" not in lines[0]  # a random model of six classes
     assert "gain +10.00 in the paper, here " in lines[1] and ": agrees, on" in lines[1]
     assert "gain +43.43 in the paper" in lines[2] and ": differs, on" in lines[2]
-
-
-def test_workers_share_the_processors_that_may_be_used(
-    call: Call, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also for decoding images: four workers started four times as many threads as there are processors."""
-    monkeypatch.setattr("fozo.cli.bench.usable_cpus", lambda: 3)
-    streams = []
-
-    def spy(*given: Any, **options: Any) -> object:
-        streams.append(options["workers"])
-        return Stream(*given, **options)
-
-    monkeypatch.setattr(run, "Stream", spy)
-    assert call(*command[:-2])[0] == 0
-    results = [read_json(path) for path in (tmp_path / "runs").rglob("experiment.json")]
-    assert [result["threads"] for result in results] == [3, 3] == streams
 
 
 def test_rows_that_are_one_experiment_are_run_once(call: Call, command: Command, recipe: Path, tmp_path: Path) -> None:
@@ -211,15 +192,6 @@ def test_control_c_says_how_to_go_on(call: Call, command: Command, monkeypatch: 
     assert call(*command)[0] == 0
 
 
-def test_progress_on_a_terminal(call: Call, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(options, "DELAY", 0)
-    _, out, errors = call(*command)
-    assert "calibrating" in errors and "Align seed 0: " in errors and "24/24" in errors
-    assert "\x1b" not in out and len(out.splitlines()) == 3
-
-
 def test_the_report(call: Call, command: Command, recipe: Path, tmp_path: Path) -> None:
     runs, page = tmp_path / "runs", tmp_path / "page.html"
     code, _, errors = call("report", runs)
@@ -234,7 +206,7 @@ def test_the_report(call: Call, command: Command, recipe: Path, tmp_path: Path) 
     assert "plain" in page.read_text() and "(paper 50.00" in names[1].read_text()
     code, _, errors = call("report", runs, "-o", tmp_path / "no" / "page.html")
     assert code == 2 and "choose a folder that exists" in errors
-    recipe.write_text(RECIPE + "options = { content_error = 0.0 }\n")
+    recipe.write_text(RECIPE + "options = { slots = 2 }\n")
     assert call(*command)[0] == 0
     code, out, errors = call("report", runs, "-o", page)
     assert code == 0 and len(errors.splitlines()) == 1 and "small/align-s0-" in errors and "is left out" in errors

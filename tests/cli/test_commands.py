@@ -2,14 +2,12 @@
 
 import subprocess
 import sys
-from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import typer
 
 import fozo
@@ -55,17 +53,6 @@ def test_every_option_has_a_help_and_titles_hold_whatever_options_say() -> None:
     assert "128 images" not in load_recipe("quick").title and "fourteen" not in load_recipe("quick").title
 
 
-def test_threads_are_pytorchs_too(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
-    before = torch.get_num_threads()
-    try:
-        command = ("calibrate", weights, photos, "-o", tmp_path / "stats.safetensors")
-        assert call(*command, "--threads", 2)[0] == 0 and torch.get_num_threads() == 2
-        code, _, errors = call(*command, "--threads", 0)
-        assert code == 2 and "threads is 0; give a whole number from 1 up" in errors
-    finally:
-        torch.set_num_threads(before)
-
-
 def test_values() -> None:
     texts = ["passes=4", "passes=auto", "weight=0.5", "schedule.decay=1e-1", "on=true", "off=false", "a=b=c"]
     values = [options.read_options([text]) for text in texts]
@@ -78,59 +65,10 @@ def test_values() -> None:
             options.read_options([wrong])
 
 
-def test_a_terminal_is_shown_a_bar_after_two_seconds(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    with closing(Progress()) as bar:
-        bar("calibrating", 3, 8)
-        assert capsys.readouterr().err == "" and options.DELAY == 2
-        monkeypatch.setattr(options, "DELAY", 0)
-        bar("calibrating", 4, 8)
-    assert "calibrating" in capsys.readouterr().err
-
-
-def test_without_a_terminal_there_is_a_plain_line_now_and_then(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 0.0
-    monkeypatch.setattr("fozo.cli.options.time.monotonic", lambda: now)
-    shown = []
-    with closing(Progress()) as bar:
-        for seconds in (1, 29, 30, 31, 59, 60, 61):
-            now = float(seconds)
-            bar("calibrating", seconds, 80)
-            shown.append(capsys.readouterr().err)
-    assert [text for text in shown if text] == [
-        "fozo: calibrating, 30 of 80, 0:00:50 left\n", "fozo: calibrating, 60 of 80, 0:00:20 left\n"
-    ]  # fmt: skip
-    assert shown[2] and shown[5]
-    monkeypatch.setattr(Progress, "quiet", True)
-    monkeypatch.setattr(options, "PAUSE", 0.0)
-    with closing(Progress()) as bar:
-        bar("calibrating", 1, 80)
-    assert capsys.readouterr() == ("", "")
-
-
 def test_quiet_is_asked_for_before_the_command(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Progress, "quiet", False)
     assert call("--quiet", "methods")[0] == 0 and Progress.quiet
     assert call("methods")[0] == 0 and not Progress.quiet
-
-
-def test_tab_completes_commands_options_and_methods(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("_FOZO_COMPLETE", "complete_bash")
-    for words, place, wanted in (
-        ("fozo ca", 1, {"calibrate"}),
-        ("fozo adapt --res", 2, {"--resume"}),
-        ("fozo adapt --method al", 3, {"align"}),
-        ("fozo adapt --method ", 3, set(fozo.list_methods())),
-    ):
-        monkeypatch.setenv("COMP_WORDS", words)
-        monkeypatch.setenv("COMP_CWORD", str(place))
-        code, said, errors = call()
-        assert (code, errors) == (0, "") and set(said.split()) == wanted, (words, said)
 
 
 def test_scales_for_calibrate_and_adapt(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The demo and the files that it runs on."""
 
-import io
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -8,15 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from markupsafe import escape
-from rich.console import Console
 from typer.testing import CliRunner
 
 import fozo
-from fozo.bench.measures import measure, score
-from fozo.bench.plan import Setting
-from fozo.bench.store import Conditions, Group, Run, environment
-from fozo.cli import app, demo_run
-from fozo.cli.demo_run import BATCH, METHODS, SCRIPT, STREAM, CameraRun, methods_table, run_camera
+from fozo.cli import app
+from fozo.cli.demo_run import BATCH, SCRIPT, CameraRun, run_camera
 from fozo.data import sample
 from fozo.data.sets import open_images
 from fozo.monitor import MonitorReference
@@ -87,39 +82,6 @@ def test_the_summary_follows_the_numbers(camera: CameraRun) -> None:
     assert "4 of 4 changes" in camera.summary
     worse = CameraRun([replace(step, adapted=step.plain, plain=step.adapted) for step in camera.steps])
     assert re.search(r"\(-[\d.]+ points, -[\d.]+ to -[\d.]+ at 95 %\)", worse.summary)
-
-
-def test_every_row_is_printed_for_both_engines(printed: tuple[str, str]) -> None:
-    lines = printed[0][printed[0].index("Top-1 accuracy") :].splitlines()
-    for engine in sample.MODELS:
-        rows = [line for line in lines if line.strip().startswith(f"{engine} ") and ":" not in line]
-        for label, row in zip(METHODS, rows, strict=True):
-            *accuracies, mean, passes = map(float, re.findall(r"[\d.]+", row.split(label)[1]))
-            assert len(accuracies) == len(STREAM.kinds) and passes >= 1
-            assert mean == pytest.approx(np.mean(accuracies), abs=0.11)
-    assert len({len(line.rstrip()) for line in lines[1 : 2 + 2 * len(METHODS)]}) == 1  # aligned
-
-
-def test_a_pipe_gets_plain_lines_in_order(printed: tuple[str, str]) -> None:
-    out = printed[0]
-    order = ("A camera goes bad", "  image 32, the monitor:", "Scene by scene", "Top-1 accuracy", "Points against")
-    positions = [out.index(text) for text in order]
-    assert positions == sorted(positions) and "\x1b" not in out
-
-
-def test_the_table_fits_a_terminal_of_80_characters(tmp_path: Path) -> None:
-    recipe = demo_run.recipe(8)
-    experiment, *_ = recipe.experiments(Setting("fashion-float32.onnx"))
-    domains = [segment.name for segment in experiment.stream.order.segments()]
-    wrong = np.arange(9) == 8  # 8 of 9 are right: 88.9 %
-    measures = measure([score(np.eye(10)[:9], np.where(wrong, 0, np.arange(9)), domain=each) for each in domains])
-    run = Run(experiment, measures, Conditions("", "", None, 0, environment(1, "cpu"), 1.0, 0, "", ""), tmp_path)
-    groups = {engine: Group(recipe, "", (run,)) for engine in sample.MODELS}
-    stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, width=80, height=24, no_color=True)
-    console.print(methods_table(groups))
-    row = next(line for line in stream.getvalue().splitlines() if "float32" in line)
-    assert row.count("88.9") == len(domains) + 1 and "…" not in stream.getvalue()
 
 
 def test_the_page_stands_alone_and_repeats_the_conclusions(printed: tuple[str, str]) -> None:

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from fozo import cli
-from fozo.cli import explain
 from fozo.data import sample
 from fozo.errors import FozoError
 from fozo.methods import registry
@@ -35,22 +33,6 @@ def program(folder: Path, *arguments: object, before: Callable[[], object] = hea
         [sys.executable, *map(str, arguments)], cwd=folder, env={**os.environ, "PYTHONPATH": path}, text=True,
         capture_output=True, timeout=120, preexec_fn=before,
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("name", STOPS)
-def test_a_signal_while_importing(name: str, tmp_path: Path) -> None:
-    """16 of 59 times that Ctrl-C was pressed early, there was a traceback."""
-    stop = f"import os, signal, time; os.kill(os.getpid(), signal.{name}); time.sleep(60)"
-    (tmp_path / "typer.py").write_text(f"try:\n    {stop}\nexcept BaseException:\n    pass\n")
-    done = program(tmp_path, "-m", "fozo", "methods")
-    assert (done.returncode, done.stdout, done.stderr) == (STOPS[name], "", "fozo: interrupted\n")
-
-
-def test_a_broken_installation_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "typer.py").write_text("import no_such_module")
-    done = program(tmp_path, "-m", "fozo", "methods")
-    assert (done.returncode, done.stdout) == (70, "") and "No module named 'no_such_module'" in done.stderr
-    assert done.stderr.startswith("fozo: cannot import") and done.stderr.count("\n") == 1
 
 
 WORK = """
@@ -79,17 +61,6 @@ def test_a_signal_at_work(name: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_an_import_that_an_interrupt_broke_is_an_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        try:
-            raise KeyboardInterrupt(signal.SIGTERM)
-        except KeyboardInterrupt:
-            raise ImportError("cannot import half a library") from None
-    except ImportError as error:
-        assert explain(error) == 143
-    assert capsys.readouterr().err == "fozo: interrupted\n"
-
-
 @pytest.mark.parametrize(
     ("error", "code", "sentence"),
     [
@@ -114,26 +85,6 @@ def test_every_error_is_one_sentence_and_a_code(
     assert f"in fail\n    raise error\n{type(error).__name__}" in re.sub(r"\n +\^+", "", call("methods")[2]).replace(
         "fozo.errors.", ""
     )
-
-
-def test_the_help_tells_the_codes(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    for arguments in (("--help",), ()):
-        code, out, errors = call(*arguments)
-        assert code == (0 if arguments else 2) and errors == "" and cli.CODES.split()[-1] in out
-        for number in (" 0,", " 2,", " 70,", " 130 ", " 141 ", " 143 "):
-            assert number in " ".join(out.split()), number
-
-
-def test_usage_is_one_sentence_too(call: Call) -> None:
-    for arguments, sentence in (
-        (("nonsense",), "fozo: No such command 'nonsense'; see fozo --help\n"),
-        (("bench",), "fozo: Missing argument 'name'; see fozo bench --help\n"),
-        (("data", "check", "a", "b"), "(b); see fozo data check --help\n"),
-        (("adapt", "m", "i", "--seed", "x"), "; see fozo adapt --help\n"),
-    ):
-        code, out, errors = call(*arguments)
-        assert (code, out) == (2, "") and errors.endswith(sentence) and errors.count("\n") == 1
 
 
 def test_images_whose_names_are_not_utf8(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
@@ -204,14 +155,3 @@ def test_the_next_run_sweeps_what_a_kill_left(
         os.utime(path, (0, 0))  # as if the kill was long ago
     monkeypatch.chdir(tmp_path)
     assert call(*given)[0] == 0 and not list(out.rglob(".*"))
-
-
-def test_labels_in_another_encoding_are_a_sentence(call: Call, weights: Path, tmp_path: Path) -> None:
-    labels = tmp_path / "labels.txt"
-    labels.write_bytes("Möwe\n".encode("latin-1") * 10)
-    code, _, errors = call("export", weights, "-o", tmp_path / "model.onnx", "--labels", labels)
-    assert code == 2 and "labels.txt is not text in UTF-8" in errors and len(errors.splitlines()) == 1
-    labels.unlink()
-    os.mkfifo(labels)
-    code, _, errors = call("export", weights, "-o", tmp_path / "model.onnx", "--labels", labels)
-    assert code == 2 and "it is a FIFO" in errors

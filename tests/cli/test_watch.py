@@ -5,7 +5,6 @@ import io
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,6 @@ from fozo.errors import FozoError, ImageWarning
 from tests.cli.conftest import Call
 
 MODEL = sample.MODELS["float32"]
-EVENT = '{"type": "event", "image": 1, "time": 1, '
 
 
 def prepared(images: ImageSet, indices: npt.NDArray[np.int64]) -> Pixels:
@@ -137,25 +135,6 @@ def test_calibration_makes_the_reference_too_and_thumbnails_are_optional(
     assert page.count('src="data:image/jpeg;base64,') == sum(len(line.get("thumbnails", ())) for line in lines) >= 2
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "holds no reading"),
-        ("no json\n", "line 1 of .* was not written by fozo watch"),
-        ('{"type": "reading"}\n', "lacks the image or the time"),
-        (EVENT + '"name": ""}\n', "lacks a name or a text"),
-        ('{"type": "else"}\n', "neither a reading nor an event"),
-        (EVENT + '"name": "", "text": "", "thumbnails": 3}\n', "not written by fozo watch"),
-        (EVENT + '"name": "", "text": "", "thumbnails": {"a": "b\\""}}\n', "JPEG"),
-    ],
-)
-def test_damaged_events_files_are_refused(call: Call, tmp_path: Path, text: str, message: str) -> None:
-    events = tmp_path / "events.jsonl"
-    events.write_text(text)
-    code, _, error = call("report", events, "-o", tmp_path / "page.html")
-    assert code == 2 and re.search(message, error) and not (tmp_path / "page.html").exists()
-
-
 def test_a_torn_last_line_is_left_out_and_text_is_escaped(tmp_path: Path) -> None:
     events = tmp_path / "<b>.jsonl"
     event = {"type": "event", "image": 3, "time": 0, "name": "<i>", "text": "a < b"}
@@ -188,18 +167,6 @@ def test_frames_come_from_folders_that_grow(
     (tmp_path / "d.png").write_bytes(b"never whole")
     assert [until_none() for _ in range(4)] == [[]] * 4
     assert "d.png" in capsys.readouterr().err
-
-
-def test_a_video_is_read_in_its_own_time(tmp_path: Path) -> None:
-    cv2 = pytest.importorskip("cv2")
-    path = tmp_path / "video.avi"
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), 10, (32, 32))
-    for level in (0, 250):
-        writer.write(np.full((32, 32, 3), (level, 0, 0), dtype=np.uint8))  # OpenCV's blue comes first
-    writer.release()
-    found = [frame for frame in frames(str(path)) if frame is not None]
-    assert [round(float(frame.pixels[..., 2].mean()), -1) for frame in found] == [0, 250]
-    assert found[1].time > found[0].time
 
 
 def test_a_video_is_calibrated_on_and_watched_in_its_own_time(call: Call, camera: Path, tmp_path: Path) -> None:
@@ -284,26 +251,3 @@ def test_folders_are_ranked_by_their_distance_from_clean_images(call: Call, came
     ):
         code, _, error = call("rank", *wrong)
         assert code == 2 and message in error
-
-
-def test_an_h264_video_is_calibrated_on_and_watched_by_one_command(call: Call, camera: Path, tmp_path: Path) -> None:
-    """24 clean frames in 12 seconds, then 24 of low contrast, as a camera serves them."""
-    pytest.importorskip("cv2")
-    if not shutil.which("ffmpeg"):
-        pytest.skip("ffmpeg is not installed: it makes the video")
-    video, stats, monitor = (tmp_path / name for name in ("camera.mp4", "stats.safetensors", "monitor.safetensors"))
-    frames_of = ("-framerate", "2", "-pattern_type", "glob", "-i", str(camera / "live" / "*.png"))
-    encoded = ("-vf", "scale=112:112:flags=bicubic,format=yuv420p", "-c:v", "libx264", "-loglevel", "error")
-    made = subprocess.run(["ffmpeg", *frames_of, *encoded, str(video)], capture_output=True, text=True)
-    if "Unknown encoder" in made.stderr:
-        pytest.skip("this ffmpeg cannot write H.264")
-    assert made.returncode == 0, made.stderr
-    given = ("watch", MODEL, video, "--stats", stats, "--reference", monitor)
-    code, _, error = call(*given)
-    assert code == 2 and "there is no file of statistics" in error and "--clean" in error
-    code, said, error = call(*given, "--clean", video, "--first", "12s")
-    assert code == 0 and "over 24 images" in said and "made from 24 clean images" in error, error
-    assert re.search(r"image 25: drift: .*contrast -.* since image 25 \(00:00:12\)", said), said
-    monitor.unlink()
-    code, _, error = call(*given, "--clean", video, "--first", "10s")
-    assert code == 0 and "made from 20 clean images" in error, error

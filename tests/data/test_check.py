@@ -62,13 +62,6 @@ def test_an_odd_size_among_crops_is_broken_and_among_photographs_is_not(plant: P
     assert not report.broken and "sizes: 16x16 (98), 20x16 (2)" in report.lines
 
 
-def test_progress_counts_every_image(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sets, "CHUNK", 4)
-    seen: list[tuple[int, int]] = []
-    check_image_set(plant(f"a/{i}.png" for i in range(10)), progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(4, 10), (8, 10), (10, 10)]
-
-
 def test_the_command_prints_lines(plant: Plant) -> None:
     root = plant(["a/0.png", "a/[bold]1.png", "b/2.png"])
     run = CliRunner().invoke(app, ["data", "check", str(root)])
@@ -85,11 +78,3 @@ def test_a_flat_folder_is_checked_too(plant: Plant) -> None:
     run = CliRunner().invoke(app, ["data", "check", str(root)])
     assert run.exit_code == 2 and "layout: unlabelled" in run.stdout and "classes" not in run.stdout
     assert "images: 2" in run.stdout and "broken: 1" in run.stdout and "  1.png: " in run.stdout
-
-
-def test_long_lists_of_broken_files_are_cut(plant: Plant) -> None:
-    root = plant(f"a/{i}.png" for i in range(30))
-    for file in (root / "a").iterdir():
-        file.write_bytes(b"")
-    lines = check_image_set(root).lines
-    assert lines[-1] == "  and 10 more" and "broken: 30" in lines

@@ -1,11 +1,6 @@
 """Corrupting a folder: shape of the tree, resuming, interruption, bad files."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +13,6 @@ from fozo.cli import app
 from fozo.data import corrupt_tree as module
 from fozo.data.corrupt_tree import Outcome, corrupt_tree, parse_kinds, parse_severities
 from fozo.data.corruptions import EXTRA_KINDS, KINDS, frost_source
-from fozo.data.images import read_image
 from fozo.errors import FozoError
 from tests.data.conftest import plant_noise
 from tests.refusals import refuses
@@ -149,55 +143,6 @@ def test_wrong_folders_and_numbers(images: Path, tmp_path: Path) -> None:
     Image.new("RGB", (32, 32)).save(images / "cat" / "a.jpg")
     refuses(r"would both become cat/a\.JPEG", corrupt_tree, images, tmp_path / "out", size=32)
     assert not (tmp_path / "out").exists()
-
-
-def test_an_error_while_writing_leaves_no_part_of_a_file(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    out = tmp_path / "out"
-    make_tree(images, out, kinds=["fog"])
-    before = contents(out)
-    monkeypatch.setattr(module, "write_json", lambda *_: None)
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(FozoError, match="No space left on device; what was written before is whole"):
-        make_tree(images, out, kinds=LIGHT)
-    assert contents(out) == before
-
-
-def test_missing_library_stops_before_anything_is_written(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(FozoError, match=r"needs OpenCV; run: pip install 'fozo\[bench\]'"):
-        corrupt_tree(images, tmp_path / "out", kinds=["brightness", "defocus_blur"], size=32)
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_ctrl_c_leaves_whole_files_only_and_can_be_resumed(tmp_path: Path, workers: int) -> None:
-    plant_noise(tmp_path / "images", {f"{index % 5}/{index}.png": (96, 96) for index in range(80)})
-    out = tmp_path / "out"
-    program = "from fozo.cli import main; main()"
-    arguments = ["corrupt", str(tmp_path / "images"), str(out), "--size", "96", "--workers", str(workers)]
-    command, pipe = [sys.executable, "-c", program, *arguments], subprocess.PIPE
-    process = subprocess.Popen(command, start_new_session=True, stdout=pipe, stderr=pipe)
-    deadline = time.monotonic() + 60
-    while len(list(out.glob("*/*/*/*.JPEG"))) < 20 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    # A terminal sends Ctrl-C to the whole group, workers included.
-    os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode != 0
-    written = list(out.glob("*/*/*/*.JPEG"))
-    assert 20 <= len(written) < 80 * 15
-    assert not list(out.rglob("*.part"))
-    for path in written:
-        assert read_image(path).shape == (96, 96, 3)
-    outcome = corrupt_tree(tmp_path / "images", out, kinds=["brightness"], size=96, workers=1)
-    assert outcome.skipped > 0 and outcome.written + outcome.skipped == 80
 
 
 def test_options_of_the_command_are_read() -> None:

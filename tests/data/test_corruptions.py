@@ -184,18 +184,6 @@ def photographs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fresh_textures:
     importlib.invalidate_caches()
 
 
-def test_frost_takes_photographs_of_an_installed_package(photographs: None) -> None:
-    assert frost_source() == "imagecorruptions"
-    reds = set()
-    for seed in range(40):
-        frosted = corrupt(flat(100), "frost", 5, seed)
-        reds.add(int(frosted[0, 0, 0]))
-        assert (frosted == frosted[0, 0]).all()
-        assert abs(int(frosted[0, 0, 2]) - (0.6 * 100 + 0.75 * 200)) <= 2
-    expected = {int(0.6 * 100 + 0.75 * (40 * index + 20)) for index in range(5)}
-    assert len(reds) == 5 and all(min(abs(red - e) for e in expected) <= 2 for red in reds)
-
-
 def test_frost_without_photographs_is_drawn(monkeypatch: pytest.MonkeyPatch, fresh_textures: None) -> None:
     monkeypatch.setattr(functions, "_frost_folder", lambda: None)
     assert frost_source() == "procedural"

@@ -1,12 +1,9 @@
 """Labels are right in every layout, and wrong layouts are refused in words."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -84,32 +81,6 @@ def test_any_folder_of_classes(plant: Plant) -> None:
     refuses(r"not among the 1 expected classes .*zebra", open_images, root, classes=["ant"])
 
 
-@pytest.mark.parametrize("paths", [[f"class {n}/0.png" for n in range(60)], c_tree({"fog": "group/"})])
-def test_every_folder_is_listed_once_without_a_call_per_file(
-    plant: Plant, monkeypatch: pytest.MonkeyPatch, paths: list[str]
-) -> None:
-    root, listed, calls = plant(paths), list[str](), list[str]()
-    scandir = os.scandir
-
-    def spy(path: str) -> object:
-        listed.append(path)
-        return scandir(path)
-
-    def count(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_filename.endswith("sets/folder.py"):
-            calls.append(frame.f_code.co_name)
-
-    monkeypatch.setattr(os, "scandir", spy)
-    sys.setprofile(count)
-    try:
-        images = open_images(root)
-    finally:
-        sys.setprofile(None)
-    assert len(listed) == len(set(listed)) == 1 + sum(path.is_dir() for path in root.rglob("*"))
-    assert len([name for name in calls if name != "measure"]) < 50  # of which ImageNet's layout makes some
-    assert len(images) * len(images.domains) == len(paths)
-
-
 def test_numbered_folders_have_no_obvious_order(plant: Plant) -> None:
     root = plant(f"{number}/x.png" for number in range(12))
     refuses("12 folders named by numbers, whose order as text differs", open_images, root)
@@ -146,24 +117,6 @@ def test_gray_and_coloured_images_are_read(tmp_path: Path, shape: tuple[int, ...
     got[:] = 0  # what a reader does to its copy stays there
     np.testing.assert_array_equal(images.read(1), expected)
     assert open_images(tmp_path / "set.npz", classes=("x", "y", "z")).classes == ("x", "y", "z")
-
-
-def test_npz_files_that_are_not_sets(tmp_path: Path) -> None:
-    good, path = np.zeros((3, 6, 6), np.uint8), tmp_path / "set.npz"
-    path.write_bytes(b"nonsense")
-    refuses(r"not a readable \.npz", open_images, path)
-    named = {"images": good, "labels": [0, 1, 1], "classes": ["a", "b"]}
-    refused: list[tuple[dict[str, Any], str]] = [
-        ({"labels": [0, 1, 2]}, "labels from 0 to 2 for 2 classes"),
-        ({"classes": np.array([object(), "a"], dtype=object)}, "not a readable"),  # a pickle, which is never loaded
-        *(({"images": wrong}, "give uint8 images .* and N whole numbers") for wrong in (good.astype(float), good[0])),
-        ({"labels": [0, 1]}, "give uint8 images .* and N whole numbers"),
-    ]
-    for changes, words in refused:
-        np.savez(path, **{**named, **changes})
-        refuses(words, open_images, path)
-    np.savez(path, images=good)
-    refuses(r"not a readable \.npz of images, labels and classes", open_images, path)
 
 
 def test_crops_of_one_size_are_recognised(plant: Plant) -> None:

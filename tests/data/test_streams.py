@@ -1,15 +1,11 @@
 """Streams: every image once, the same batches for every reader, resumable, and never a silent failure."""
 
 import hashlib
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -114,38 +110,7 @@ def test_fast_forward_equals_skipping_and_loads_nothing_extra(
     assert len(source.loads) == sum(len(batch.labels) for batch in forwarded)
 
 
-def test_a_start_outside_the_stream_is_refused_at_once() -> None:
-    stream = Stream(Numbered(4), spec_for(), Continual(kinds=TWO))
-    assert list(stream.batches(len(stream))) == []
-    for start in (-1, len(stream) + 1):
-        refuses(f"start={start} is not from 0 to 2", stream.batches, start)
-
-
 # --- the same for every reader ---
-
-PROGRAM = """
-import sys
-sys.path.insert(0, {tests!r})
-from test_streams import digest, spec_for
-from fozo.data.sets import open_images
-from fozo.data.streams import Stream
-from fozo.data.scenarios import SCENARIOS
-images = open_images({root!r})
-for name in sorted(SCENARIOS):
-    scenario = SCENARIOS[name](kinds=("gaussian_noise", "brightness"))
-    stream = Stream(images, spec_for(16), scenario, batch_size=5, seed=7, workers={workers})
-    print(name, stream.fingerprint, digest(list(stream.batches())))
-"""
-
-
-def test_two_processes_see_the_same_batches(plant: Plant) -> None:
-    root = plant(f"{label}/{number}.png" for label in "abc" for number in range(3))
-    outputs = set()
-    for workers in (1, 4):
-        program = PROGRAM.format(tests=str(Path(__file__).parent), root=str(root), workers=workers)
-        run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-        outputs.add(run.stdout)
-    assert len(outputs) == 1 and outputs.pop().count("\n") == len(SCENARIOS)
 
 
 def test_the_order_never_changes() -> None:
@@ -249,24 +214,6 @@ def test_closing_stops_the_threads_at_once() -> None:
     # Of the 60 images asked for, 40 were still queued; closing waits for the two in hand only.
     assert 20 <= len(source.loads) < 40
     assert stream_threads() == [] and list(batches) == []
-
-
-def test_as_many_threads_as_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
-    assert Stream(Numbered(4), spec_for(), Continual(kinds=TWO)).workers == 2
-
-
-def test_prefetch_is_bounded() -> None:
-    source = Numbered(100)
-    stream = Stream(source, spec_for(), Continual(kinds=TWO), batch_size=4, workers=2)
-    batches = stream.batches()
-    next(batches)
-    while len(source.loads) < 3 * 4:
-        time.sleep(0.01)
-    time.sleep(0.2)
-    assert len(source.loads) == 3 * 4  # the batch in hand and two ahead
-    batches.close()
 
 
 def test_readers_of_one_stream_do_not_disturb_each_other() -> None:

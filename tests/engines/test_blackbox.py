@@ -1,6 +1,5 @@
 """Any model at all as an engine: modules, functions, files of other programs."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -216,13 +215,3 @@ def test_refusals_say_what_to_do(tmp_path: Path) -> None:
     engine.run(engine.check(random_images(2)))
     with pytest.raises(fozo.FozoError, match="4 logits for each image, where it has 3"):
         engine.run(engine.check(random_images(2)))
-
-
-def test_a_forked_child_runs_the_file_too(tmp_path: Path) -> None:
-    graph = ForeignGraph(foreign(tmp_path / "a.onnx", ["N", 3, 16, 16]), threads=2)
-    expected = graph(random_images(4))
-    child = os.fork()
-    if child == 0:
-        same = np.array_equal(graph(random_images(4)), expected)  # type: ignore[arg-type]
-        os._exit(0 if same else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

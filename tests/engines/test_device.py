@@ -48,7 +48,10 @@ class Device(TorchFunctionMode):
             assert name not in READERS, f"a tensor elsewhere was read by {name}"
         targets = [*args[1:], *given.values()]
         if name in ("to", "empty", "tensor") and any(map(_is_elsewhere, targets)):
-            tensor = {"to": torch.as_tensor, "tensor": torch.tensor, "empty": torch.empty}[name](args[0])
+            makers: dict[str, Callable[..., torch.Tensor]] = {
+                "to": torch.as_tensor, "tensor": torch.tensor, "empty": torch.empty,
+            }  # fmt: skip
+            tensor = makers[name](args[0])
             kinds = [target for target in targets if isinstance(target, torch.dtype)]
             return tensor.to(kinds[0] if kinds else tensor.dtype).as_subclass(Remote)
         return function(*args, **given)

@@ -71,9 +71,9 @@ def test_the_suite_notices_broken_promises() -> None:
 
 
 WRONG_MATRICES: dict[str, tuple[Callable[[Floats], Floats], str]] = {
-    "ignored": (lambda matrices: np.broadcast_to(np.eye(24), matrices.shape), "a product of the same token"),
+    "ignored": (lambda matrices: np.broadcast_to(np.eye(24), matrices.shape), "a diagonal matrix"),
     "transposed": (lambda matrices: np.swapaxes(matrices, -1, -2), "a product of the same token"),
-    "of another block": (lambda matrices: matrices[:, :, ::-1], "a product of the same token"),
+    "of another block": (lambda matrices: matrices[:, :, ::-1], "a diagonal matrix"),
     "of another image": (lambda matrices: np.roll(matrices, 1, axis=1), "an image's own matrices"),
     "too large": (lambda matrices: 1.1 * matrices, "multiplying by the identity"),
 }

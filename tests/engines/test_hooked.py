@@ -33,7 +33,8 @@ def moves(spec: fozo.Spec) -> Knobs:
         shape = (2, 3, spec.depth, spec.dim)
         return Move(1 + 0.2 * numbers.standard_normal(shape), 0.3 * numbers.standard_normal(shape))
 
-    return Knobs(cls=move(), patches=move())
+    noise = numbers.standard_normal((2, 3, len(spec.aligned), spec.dim, spec.dim))
+    return Knobs(cls=move(), patches=move(), matrices=np.eye(spec.dim) + 0.3 * noise / spec.dim**0.5)
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -44,7 +45,7 @@ def test_knobs_and_taps_are_those_of_the_converted_module(name: str) -> None:
     assert engine.spec.patch_size == (zoo.PATCH, zoo.PATCH)
     knobs = moves(own.spec)
     if own.spec.class_token and not engine.spec.class_token:  # it is there, and the head does not read it
-        knobs = Knobs(patches=knobs.patches)
+        knobs = Knobs(patches=knobs.patches, matrices=knobs.matrices)
     got = engine.run(engine.check(images()), knobs, tuple(Tap))
     expected = own.run(own.check(images()), knobs, tuple(Tap))
     for tap in Tap:

@@ -11,7 +11,7 @@ from fozo.core.moments import TokenMoments
 from fozo.engines.torch_engine import TorchEngine
 from fozo.engines.walk import MatrixMove
 from fozo.errors import FozoError
-from fozo.types import Knobs, Move, Tap
+from fozo.types import Tap
 from tests.helpers import KNOBS, SMALL, VARIANTS, naive, random_images, random_knobs, random_vit, run
 
 
@@ -85,27 +85,6 @@ def test_fingerprints_distinguish_models_but_not_precisions() -> None:
     assert fozo.load_engine(nudged).spec.fingerprint != one.spec.fingerprint
     other_epsilon = replace(SMALL, norm_epsilon=1e-5)
     assert fozo.load_engine(random_vit(other_epsilon)).spec.fingerprint != one.spec.fingerprint
-
-
-@pytest.mark.parametrize(
-    ("knobs", "message"),
-    [
-        (Knobs(prompts=np.zeros((2, 3, 5))), "prompts have shape"),
-        (Knobs(prompts=np.zeros((3, SMALL.dim))), "prompts have shape"),
-        (Knobs(cls=Move(np.ones((1, 1, 4, 24)), np.ones((1, 1, 4, 23)))), "the cls move has shape"),
-        (Knobs(patches=Move(np.ones((1, 2, 4, 24)), np.ones((1, 1, 4, 24)))), "the patches move has shape"),
-    ],
-)
-def test_knobs_that_do_not_fit_are_refused(engine: fozo.Engine, knobs: Knobs, message: str) -> None:
-    with pytest.raises(FozoError, match=message):
-        run(engine, random_images(3), knobs)
-
-
-def test_another_engines_batch_is_refused(engine: fozo.Engine) -> None:
-    oblong = fozo.load_engine(random_vit(VARIANTS["gray_oblong"]))
-    for batch in ([1, 2], oblong.check(random_images(2, architecture=VARIANTS["gray_oblong"]))):
-        with pytest.raises(FozoError, match="another engine"):
-            engine.run(batch)  # type: ignore[arg-type]
 
 
 def test_the_head_is_the_models(engine: fozo.Engine) -> None:

@@ -90,20 +90,6 @@ def test_only_regular_files_are_replaced(special: Path) -> None:
     assert sorted(special.parent.iterdir()) == sorted([special, link])
 
 
-def test_links_are_followed(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    for name in ("old", "new"):
-        (tmp_path / name).symlink_to(Path("real") / name)
-    (tmp_path / "real" / "old").write_bytes(b"old")
-    for name in ("old", "new"):
-        with atomic_write(tmp_path / name) as stream:
-            stream.write(b"content")
-        assert (tmp_path / name).is_symlink() and (tmp_path / "real" / name).read_bytes() == b"content"
-    (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(FozoError, match="cannot write"), atomic_write(tmp_path / "loop"):
-        pass
-
-
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     refuses(r"there is no folder .*nowhere; choose a folder that exists", check_output, tmp_path / "nowhere" / "a.csv")
     refuses("there is no file", open_regular, tmp_path / "nothing")
@@ -187,19 +173,3 @@ def test_files_have_the_mode_that_the_umask_leaves(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
-
-
-def test_any_name_can_be_written(tmp_path: Path) -> None:
-    for name in (b"caf\xe9", b"\xff" * 255, b"a" * 255):
-        path = tmp_path / os.fsdecode(name)
-        with atomic_write(path) as stream:
-            stream.write(name)
-        assert path.read_bytes() == name
-    assert len(list(tmp_path.iterdir())) == 3
-
-
-def test_of_two_writers_the_last_to_finish_wins(tmp_path: Path) -> None:
-    with atomic_write(tmp_path / "a") as first, atomic_write(tmp_path / "a") as second:
-        first.write(b"first")
-        second.write(b"second")
-    assert (tmp_path / "a").read_bytes() == b"first" and len(list(tmp_path.iterdir())) == 1

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from fozo.errors import FozoError
 from fozo.io import as_dataclass
 from tests.refusals import refuses
 
@@ -51,13 +50,3 @@ def test_bad_values_are_named(change: dict[str, object]) -> None:
     refuses(next(iter(change)), as_dataclass, Outer, json.loads(json.dumps({**GOOD, **change})), "it")
     for text in ("null", "[]", "5", "{}"):
         refuses("it", as_dataclass, Outer, json.loads(text), "it")
-
-
-def test_settings_that_the_caller_gives_are_not_the_files() -> None:
-    rest = {name: value for name, value in GOOD.items() if name != "name"}
-    assert as_dataclass(Outer, rest, "it", name="b").name == "b"
-    with pytest.raises(FozoError, match=r"^it has no setting 'name': .*count, sides.*; correct it$"):
-        as_dataclass(Outer, GOOD, "it", advice="correct it", name="b")
-    with pytest.raises(FozoError, match=r"^it has no setting 'counts': did you mean 'count'; write it again$"):
-        as_dataclass(Outer, {**GOOD, "counts": 1}, "it")
-    refuses(r"^note of it is 5, where text is needed; ", as_dataclass, Outer, {**GOOD, "note": 5}, "it")

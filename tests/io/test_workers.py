@@ -5,13 +5,11 @@ import signal
 import subprocess
 import sys
 import time
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
 from fozo.data import sample
-from fozo.io import system
 from fozo.io.system import worker_pool
 from tests.data.conftest import plant_noise
 
@@ -72,26 +70,6 @@ def test_a_killed_command_takes_its_workers_along(name: str, tmp_path: Path) -> 
     assert of_session(first.pid) == []
     said, errors = again.communicate(timeout=200)
     assert (again.returncode, errors) == (0, "") and len(said.splitlines()) == (2 if name == "bench" else 1)
-
-
-def test_where_there_is_no_prctl_the_pipe_does_it() -> None:
-    context = get_context("spawn")
-    watched, held = context.Pipe(duplex=False)
-    worker = context.Process(target=system._watch, args=(watched,))
-    worker.start()
-    watched.close()
-    held.close()  # as the system does when the parent dies
-    worker.join()
-    assert worker.exitcode == 1
-
-
-def test_workers_of_an_interrupted_command_are_not_waited_for() -> None:
-    """An experiment may take hours, and goes on from its files."""
-    with pytest.raises(KeyboardInterrupt), worker_pool(2, patient=False) as pool:
-        tasks = [pool.submit(time.sleep, 3600) for _ in range(2)]
-        while not all(task.running() for task in tasks):
-            time.sleep(0.01)
-        raise KeyboardInterrupt
 
 
 def test_workers_do_not_hear_control_c(tmp_path: Path) -> None:

@@ -1,31 +1,10 @@
 import numpy as np
-import pytest
 import torch
 
 import fozo
 from fozo.engines.torch_engine import TorchEngine
 from fozo.methods.cazo import CAZO
-from fozo.methods.common.adapters import Adapters, Masks
-from fozo.types import Array, Batch, Taps
 from tests.helpers import random_images, random_vit
-
-
-def test_passes_are_what_it_asks_the_engine_for(
-    engine: fozo.Engine, source: fozo.SourceStatistics, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[Array] = []
-    run = Adapters.run
-
-    def counted(adapters: Adapters, batch: Batch, theta: Array, keep: Masks | None, share: float) -> Taps:
-        calls.append(theta)
-        return run(adapters, batch, theta, keep, share)
-
-    monkeypatch.setattr(Adapters, "run", counted)
-    for passes in (3, 5):
-        method = CAZO(engine, source, passes=passes)
-        calls.clear()
-        method(random_images(3))
-        assert len(calls) == passes == method.passes_per_image
 
 
 def test_a_new_adapter_does_nothing_and_a_learned_one_does(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:

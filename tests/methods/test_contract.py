@@ -13,10 +13,8 @@ import pytest
 import fozo
 from fozo.data import sample
 from fozo.engines.blackbox import black_box
-from fozo.engines.load import Model
 from fozo.io import encode
 from fozo.methods import registry
-from fozo.methods.method import Method
 from fozo.methods.observer import Observation, Observer
 from fozo.state import State, diff, leaves, same
 from fozo.testing import check_method
@@ -146,21 +144,6 @@ def test_a_journal_takes_a_path_and_the_model_as_a_file(tmp_path: Path) -> None:
     other = fozo.FOZO(SAMPLE, statistics)
     other.replay(tmp_path / "journal")
     assert same(other.state().spsa, method.state().spsa)
-
-
-def test_arguments_are_typed_as_the_docstring_offers_them(tmp_path: Path) -> None:
-    """Defect 17: mypy, which reads this file, accepts a path for every argument that takes one."""
-
-    def make(model: Model, source: str | Path) -> list[Method[Any, Any]]:
-        return [
-            fozo.FOZO(model, source, journal=tmp_path / "a"),
-            fozo.Align(model, source, journal=str(tmp_path / "b")),
-            fozo.create("neo", model, source, journal=tmp_path / "c"),
-        ]
-
-    assert all(
-        method.engine.spec.classes == 10 for method in make(SAMPLE, SAMPLE.with_suffix(".statistics.safetensors"))
-    )
 
 
 def test_a_black_box_has_a_journal(tmp_path: Path) -> None:

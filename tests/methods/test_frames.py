@@ -9,7 +9,6 @@ from PIL import Image
 
 import fozo
 from fozo.methods.frames import FrameAdapter, picture
-from fozo.state import same
 
 HAZE = 0.25
 LIGHT = 120
@@ -99,13 +98,6 @@ def test_each_size_has_its_own_memory_behind_one_adapter() -> None:
     np.testing.assert_array_equal(detector.seen[-1], detector.seen[0])
 
 
-def test_a_stack_is_given_to_the_detector_as_a_stack() -> None:
-    detector = Detector()
-    adapter = fozo.adapter(detector, scenes(16), channels="bgr")
-    adapter(scenes(5, seed=1))
-    assert detector.seen[-1].shape == (5, 48, 64, 3)
-
-
 @pytest.mark.parametrize(("top", "bottom", "value"), [(8, 8, 114), (0, 16, 114), (8, 8, 0)])
 def test_a_letterbox_is_no_picture_and_is_put_back(top: int, bottom: int, value: int) -> None:
     detector = Detector()
@@ -142,17 +134,6 @@ def test_clean_frames_may_be_files(tmp_path: Path) -> None:
     files = fozo.adapter(Detector(), tmp_path, channels="bgr").adapters[48, 64]
     arrays = fozo.adapter(Detector(), frames, channels="bgr").adapters[48, 64]
     np.testing.assert_allclose(files.source.descriptor.mean, arrays.source.descriptor.mean, atol=1e-6)
-
-
-def test_a_detector_that_fails_leaves_the_memory_as_it_was() -> None:
-    detector = Detector()
-    adapter = fozo.adapter(detector, scenes(16), channels="bgr")
-    adapter(hazy(scenes(8, seed=2)))
-    before = adapter.adapters[48, 64].state()
-    adapter.detector = lambda frame: 1 / 0
-    with pytest.raises(ZeroDivisionError):
-        adapter(hazy(scenes(1, seed=3))[0])
-    assert same(adapter.adapters[48, 64].state(), before)
 
 
 @pytest.mark.parametrize(

@@ -106,14 +106,14 @@ def test_it_is_its_equations() -> None:
     means, counts, variance, prior = method.gaussians(state)
     sums = {"n": state.mass, "nhat": state.total, "Q": state.squares, "U": state.first, "V": state.second}
     vars(slow).update({name: array.tolist() for name, array in sums.items()})
-    for ours, theirs in zip((means, counts, variance, np.exp(prior)), slow.gaussians(), strict=True):
-        close(ours, np.array(theirs), "Gaussians from the same sums")
+    for gaussian, expected_gaussian in zip((means, counts, variance, np.exp(prior)), slow.gaussians(), strict=True):
+        close(gaussian, np.array(expected_gaussian), "Gaussians from the same sums")
 
 
 def step(method: GAIN, state: GAINState, features: Any, logits: Any) -> Any:
     """A step on an engine whose features and logits are given."""
     taps = {Tap.POOLED: features[None], Tap.LOGITS: logits[None]}
-    method.engine = SimpleNamespace(run=lambda batch, **asked: taps)  # type: ignore[assignment]
+    method.engine = SimpleNamespace(run=lambda batch, **asked: taps)
     return method.step(state, None)  # type: ignore[arg-type]
 
 

@@ -5,11 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import fozo
 from fozo.core.moments import TokenMoments
 from fozo.methods.pea import PEA, Covariances, RunningStatistics, cropped, measure_covariances
 from fozo.state import same
-from tests.helpers import random_images
 from tests.methods.rival_traces import close, engine, load, pixels
 from tests.methods.test_golden import covariances
 
@@ -73,27 +71,6 @@ def test_a_surprise_can_begin_anew_with_this_batch() -> None:
             break
     assert method.metrics()["restarted"] and method.passes_per_image == 3
     close(logits, new(images[start : start + 16]), "a restart with this batch")
-
-
-def test_presets_say_what_they_cost(engine: fozo.Engine) -> None:
-    source = measure_covariances(engine, [random_images(16)])
-    for preset, passes in (("official", 2), ("views", 6), ("paper", 2)):
-        method = fozo.create("pea", engine, preset=preset, covariances=source)
-        method(random_images(4))
-        assert method.passes_per_image == passes
-
-
-def test_needs_are_said(engine: fozo.Engine) -> None:
-    source = measure_covariances(engine, [random_images(16)])
-    with pytest.raises(fozo.FozoError, match="pea needs the token covariances of clean images; make them with"):
-        fozo.create("pea", engine)
-    with pytest.raises(fozo.FozoError, match=r"these token covariances are of golden .* not of vit"):
-        fozo.create("pea", engine, covariances=exact())
-    with pytest.raises(fozo.FozoError, match="at least one batch of clean images"):
-        measure_covariances(engine, [])
-    for bad in ({"passes": 3}, {"momentum": 0.0}, {"restart": "never"}, {"group": 0}, {"smoothing": 2.0}):
-        with pytest.raises(fozo.FozoError, match=r"^pea"):
-            fozo.create("pea", engine, covariances=source, **bad)
 
 
 def test_covariances_are_kept_and_impossible_ones_refused(tmp_path: Path) -> None:

@@ -85,12 +85,6 @@ def test_an_unknown_range_is_refused_unless_clean_images_show_it() -> None:
     assert Clahe(engine, fozo.calibrate(engine, [clean, clean]))(clean).std() > clean.std()
 
 
-@pytest.mark.parametrize(("name", "options"), [("clahe", {"clip": 0.0}), ("clahe", {"tiles": 0})])
-def test_bad_options_are_refused(name: str, options: dict[str, Any]) -> None:
-    with pytest.raises(fozo.FozoError, match=f"{name}: {next(iter(options))} must"):
-        read_by(name, pictures(), **options)
-
-
 def test_it_stands_before_another_method_and_shows_what_the_model_read() -> None:
     engine = black_box(lambda images: images.mean((2, 3)), mean=0, std=1)
     inner = fozo.NoAdapt(engine)

@@ -68,12 +68,3 @@ def test_architectures_are_what_their_names_say() -> None:
 def test_what_a_name_does_not_tell_is_left_unknown(name: str) -> None:
     told = name.startswith("vit_base_patch16_224") and "miil" not in name
     assert hints_from_name(name) == Hints(name=name, image_size=(224, 224) if told else None)
-
-
-def test_the_names_that_were_read_wrongly() -> None:
-    laion = hints_from_name("vit_large_patch14_clip_336.laion2b_ft_in12k_in1k")
-    assert (laion.mean, laion.std, laion.image_size) == ((0.5,) * 3, (0.5,) * 3, (336, 336))
-    for name in ("vit_small_patch14_dinov2.lvd142m", "vit_base_patch14_reg4_dinov2.lvd142m"):
-        dino = hints_from_name(name)
-        assert dino.image_size is None and dino.mean == (0.485, 0.456, 0.406)
-    assert hints_from_name("vit_base_patch32_clip_quickgelu_224.openai").activation == "quick_gelu"

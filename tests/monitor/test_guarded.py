@@ -121,7 +121,9 @@ def test_equal_predictions_gain_and_lose_nothing(material: Material) -> None:
     """Shirts only, from an Align without moves: whatever the confidences of two regressions suggest."""
     monitor = fozo.Monitor(material.reference, shadow=1.0)
     adapter = material.adapter
-    still = fozo.Align(adapter.engine, adapter.source, mean_strength=0.0, std_strength=0.0, cls_strength=0.0)
+    still = fozo.Align(
+        adapter.engine, adapter.source, mean_strength=0.0, cls_strength=0.0, covariance_strength=0.0, centre_images=0.0
+    )
     guarded = fozo.Guarded(still, monitor)
     shirts = material.images(np.flatnonzero(material.labels == 6)[-96:])
     np.testing.assert_array_equal(run(guarded, shirts).argmax(axis=1), plain_logits(guarded, shirts).argmax(axis=1))

@@ -1,6 +1,5 @@
 """A monitor that is restarted goes on as if it never stopped."""
 
-import math
 import os
 import sys
 from dataclasses import replace
@@ -140,49 +139,6 @@ def interrupted(adapter: fozo.Method[Any, Any], images: Floats, after: float) ->
         return None
     finally:
         sys.settrace(None)
-
-
-@pytest.mark.parametrize("guard", [False, True])
-def test_a_call_that_is_interrupted_has_changed_nothing(
-    material: Material, stream: Floats, tmp_path: Path, guard: bool
-) -> None:
-    """Wherever Ctrl-C comes: neither the adapter nor its monitor, and both go on as if it had never been called."""
-    make = guarded if guard else watched
-    adapter, monitor = make(material, shadow=0.3, clock=lambda: 1.0)
-    other, untouched = make(material, shadow=0.3, clock=lambda: 1.0)
-    for method in (adapter, other):
-        run(method, stream[:32])
-    total = interrupted(adapter, stream[32:48], math.inf)
-    other(stream[32:48])
-    assert total is not None and total > 200
-    before = remembered(adapter, monitor, tmp_path / "state")
-    points = np.random.default_rng(0).choice(total, 60, replace=False).tolist()
-    for after in [*points, *range(total - 20, total)]:
-        assert interrupted(adapter, stream[48:64], after) is None, after
-        assert remembered(adapter, monitor, tmp_path / "state") == before, after
-    np.testing.assert_array_equal(adapter(stream[48:64]), other(stream[48:64]))
-    assert remembered(adapter, monitor, tmp_path / "a") == remembered(other, untouched, tmp_path / "b")
-
-
-@pytest.mark.parametrize("guard", [False, True])
-@pytest.mark.parametrize("where", ["update", "report", "notify"])
-def test_a_monitor_that_is_interrupted_undoes_the_batch(
-    material: Material, stream: Floats, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, guard: bool
-) -> None:
-    adapter, monitor = (guarded if guard else watched)(material, shadow=0.3)
-    run(adapter, stream[:48])
-    before = remembered(adapter, monitor, tmp_path / "state")
-    real = getattr(fozo.Monitor, where)
-
-    def interrupt(*given: Any) -> None:
-        real(*given)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(fozo.Monitor, where, interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run(adapter, stream[48:64])
-    assert remembered(adapter, monitor, tmp_path / "state") == before
 
 
 @pytest.mark.parametrize("guard", [False, True])

@@ -26,7 +26,7 @@ def rough(engine: fozo.Engine, bits: int = 8) -> Scales:
     rng = np.random.default_rng(3)
     assert isinstance(engine, TorchEngine)
     shapes = step_shapes(engine.vit.architecture)
-    steps = {name: rng.uniform(0.5, 1.5, shape) * 5 / 128 for name, shape in shapes.items()}
+    steps = {name: np.asarray(rng.uniform(0.5, 1.5, shape) * 5 / 128) for name, shape in shapes.items()}
     steps |= {name: np.asarray(2.0**-6) for name in steps if name.endswith("split")}
     return Scales(engine.spec.fingerprint, bits, steps, "rough")
 
@@ -104,9 +104,6 @@ def test_scales_are_kept_and_another_models_are_refused(tmp_path: Path) -> None:
     other = fozo.load_engine(random_vit(SHORT, seed=1))
     with pytest.raises(FozoError, match=r"searched for rough .*not for vit.*fozo quantise"):
         quant.with_scales(other, tmp_path / "scales.safetensors")
-    (tmp_path / "broken.npz").write_bytes((tmp_path / "scales.safetensors").read_bytes()[:300])
-    with pytest.raises(FozoError, match="not a readable fozo file"):
-        Scales.load(tmp_path / "broken.npz")
     steps = dict(engine.scales.steps)
     del steps["head.input"]
     with pytest.raises(FozoError, match=r"head\.input is missing"):
@@ -137,18 +134,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
         fozo.load_engine(packed)
     with pytest.raises(FozoError, match="quantises torch models, not OnnxEngine"):
         quant.with_scales(fozo.load_engine(tmp_path / "model.onnx"), rough(plain))
-
-
-@pytest.mark.parametrize("method", fozo.list_methods(without={"gradient", "covariances"}))
-def test_forward_only_methods_adapt_a_quantised_model(method: str) -> None:
-    plain = fozo.load_engine(random_vit(), mean=(0.5,) * 3, std=(0.5,) * 3)
-    engine = quant.with_scales(plain, rough(plain))
-    source = fozo.calibrate(engine, [random_images(16, seed=9)])
-    made = fozo.create(method, engine, source)
-    for seed in range(2):
-        assert np.isfinite(made(random_images(8, seed=seed))).all()
-    with pytest.raises(FozoError, match="collect them again with this model"):
-        fozo.create(method, plain, source)
 
 
 def test_a_head_restricted_to_some_classes_has_the_same_rows() -> None:

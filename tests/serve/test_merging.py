@@ -58,6 +58,27 @@ def test_calls_that_wait_together_are_one_pass(bundled: Engine) -> None:
             np.testing.assert_allclose(got[tap], alone[tap], rtol=1e-3, atol=1e-4)
 
 
+def test_matrices_of_several_callers_are_one_pass() -> None:
+    """One for a whole batch, one for each image, and none."""
+    plain = fozo.load_engine(random_vit())
+    spec = plain.spec
+    hold = threading.Event()
+    counting = Counting(plain, hold)
+    numbers = np.random.default_rng(0)
+    wishes = [NO_KNOBS, NO_KNOBS]
+    for rows in (1, 2):
+        noise = numbers.standard_normal((1, rows, len(spec.aligned), spec.dim, spec.dim))
+        wishes.append(Knobs(matrices=np.eye(spec.dim) + 0.1 * noise))
+    batches = [random_images(spec, 2, seed=i) for i in range(4)]
+    taps = (Tap.LOGITS, Tap.PATCH_MOMENTS)
+    merged = waiting_calls(MergingEngine(counting, max_delay=0.0, max_batch=100), hold, batches, wishes, taps)
+    assert counting.batches == [2, 6]
+    for images, wish, results in zip(batches, wishes, merged, strict=True):
+        alone = plain.run(plain.check(images), wish, taps)
+        for tap in taps:
+            np.testing.assert_allclose(results[tap], alone[tap], rtol=1e-3, atol=1e-4)
+
+
 def waiting_calls(
     engine: MergingEngine, hold: threading.Event, batches: Sequence[Images], knobs: Any = (), taps: Any = (Tap.LOGITS,)
 ) -> list[Any]:

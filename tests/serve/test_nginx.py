@@ -6,7 +6,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -244,31 +243,6 @@ def test_a_body_is_passed_on_once_it_is_there(tmp_path: Path) -> None:
         assert ask(client, "secret", 2) == 200
     log = (tmp_path / "access.log").read_text()
     assert f"POST {PATH} 200" in log and "secret" not in log
-
-
-def test_compose_names_files_that_there_are() -> None:
-    """As far as a machine without containers can tell: one command starts the server with nginx before it."""
-    yaml = pytest.importorskip("yaml")
-    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-    services = compose["services"]
-    assert (DEPLOY / services["fozo"]["build"]["context"] / services["fozo"]["build"]["dockerfile"]).is_file()
-    assert (DEPLOY / services["nginx"]["volumes"][0].partition(":")[0]).is_file()
-    assert services["nginx"]["network_mode"] == "service:fozo"  # so that 127.0.0.1:8000 of the rules is the server
-    used = {volume.partition(":")[0] for service in services.values() for volume in service["volumes"]}
-    assert {name for name in used if "/" not in name} == set(compose["volumes"])
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-def test_systemd_takes_the_units(tmp_path: Path) -> None:
-    for name in ("fozo.service", "fozo-proxy.service"):
-        unit = (DEPLOY / name).read_text()
-        unit = unit.replace("/usr/local/bin/fozo", sys.executable).replace("/usr/sbin/nginx", str(NGINX))
-        (tmp_path / name).write_text(unit)
-    units = [str(tmp_path / "fozo.service"), str(tmp_path / "fozo-proxy.service")]
-    verified = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=60)
-    assert verified.returncode == 0 and str(tmp_path) not in verified.stderr, verified.stderr
-    options = (DEPLOY / "fozo.service").read_text().partition("bin/fozo ")[2].partition("\n")[0]
-    assert options.startswith("serve --config ")
 
 
 def test_the_page_streams_through_it(tmp_path: Path) -> None:

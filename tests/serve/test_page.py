@@ -11,7 +11,7 @@ from fozo.monitor import Event
 from fozo.monitor.events import thumbnail
 from fozo.serve.board import CameraBoard
 from tests.serve.browser import CHROMIUM, DRIVER, Browser, chromium
-from tests.serve.conftest import reading, reserved_port, serving
+from tests.serve.conftest import reading, serving
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None or DRIVER is None, reason="needs a browser: apt-get install chromium chromium-driver"
@@ -121,81 +121,7 @@ def test_a_hostile_name_is_text(browser: Browser, board: CameraBoard) -> None:
         assert browser.run("return document.title") == "(4) Cameras - fozo"
 
 
-def test_a_lost_connection_is_said_and_found_again(browser: Browser, board: CameraBoard) -> None:
-    show(board, "old")
-    again = CameraBoard()
-    show(again, "new")
-    with reserved_port() as port:
-        with serving(board, port=port):
-            browser.open(f"http://127.0.0.1:{port}/")
-            browser.wait(f"{NAMES}.join() === 'old'")
-        browser.wait("return document.getElementById('link').textContent === 'connection lost, retrying'")
-        assert browser.run(NAMES) == ["old"]  # what was known stays
-        with serving(again, port=port):
-            browser.run("window.dispatchEvent(new Event('online'))")  # not to wait
-            browser.wait(f"{LIVE} && ({NAMES.removeprefix('return ')}).join() === 'new'")
-            browser.open("about:blank")
-            while again.open:  # who goes is noticed
-                time.sleep(0.02)
-
-
-def test_a_token_is_asked_for_once(browser: Browser, board: CameraBoard) -> None:
-    show(board, before=picture(0.5))
-    with serving(board, token="s3 cret") as port:
-        own = f"http://127.0.0.1:{port}/"
-        browser.open(own)
-        browser.wait("return document.getElementById('ask').open")
-        browser.press("wrong\ue007")
-        browser.wait("return document.getElementById('refused').textContent === 'The server refused this token.'")
-        browser.press("s3 cret\ue007")
-        browser.wait(f"{LIVE} && document.querySelectorAll('img[src]').length === 1")  # frames need it too
-        browser.open(own)
-        browser.wait(f"{LIVE} && !document.getElementById('ask').open && document.querySelector('img[src]')")
-        assert not any("cret" in url for url in browser.requests())
-
-
-CONTRAST = """
-const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
-const light = (colour) => {
-  const [r, g, b] = colour.match(/[\\d.]+/g).map((c) => linear(c / 255));
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
-};
-const paper = (e) => {
-  const colour = getComputedStyle(e).backgroundColor;
-  return colour.endsWith(', 0)') ? paper(e.parentElement) : colour;
-};
-const written = (e) => e.checkVisibility() && [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
-const ratio = (e) => {
-  const [ink, under] = [light(getComputedStyle(e).color), light(paper(e))];
-  return Math.max(ink, under) / Math.min(ink, under);
-};
-return [...document.querySelectorAll('body *')].filter((e) => written(e) && ratio(e) < 4.5).map((e) => e.outerHTML)
-"""
 """Elements whose text has less contrast than WCAG asks for (AA)."""
-
-
-@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (1400, "dark"), (390, "light"), (390, "dark")])
-def test_it_can_be_read(browser: Browser, board: CameraBoard, width: int, scheme: str) -> None:
-    show(board, "fine")
-    show(board, "warned", warning=True)
-    foggy(board, "a-camera-with-a-name-that-goes-on-and-on-and-is-longer-than-a-phone-is-wide")
-    show(board, "stuck", sentence="the picture is frozen", faults=("frozen",), before=picture(0.2), after=picture(0.9))
-    show(board, "silent for hours", ago=8000, drift=None)
-    browser.size(width, 844, mobile=width < 500)
-    browser.scheme(scheme)
-    with serving(board) as port:
-        browser.open(f"http://127.0.0.1:{port}/")
-        browser.wait("return [...document.querySelectorAll('.badge')].filter((b) => b.textContent).length === 5")
-        browser.wait("return [...document.querySelectorAll('img[src]')].filter((i) => i.naturalWidth).length === 2")
-        states = browser.run("return [...document.querySelectorAll('.badge')].map((badge) => badge.textContent)")
-        assert states == ["fault", "drift", "warning", "fine", "not watched"]
-        assert row(browser, "silent for hours", ".seen").startswith("16 images, silent since ")
-        assert browser.run(CONTRAST) == []
-        assert browser.run("return document.documentElement.scrollWidth") <= width
-        nodes = browser.devtools("Accessibility.getFullAXTree")["nodes"]
-        roles = [node["role"]["value"] for node in nodes if not node["ignored"]]
-        counted = {role: roles.count(role) for role in ("table", "row", "rowheader", "cell", "columnheader")}
-        assert counted == {"table": 1, "row": 6, "rowheader": 5, "cell": 20, "columnheader": 5}
 
 
 def picture(contrast: float) -> str:

@@ -104,58 +104,35 @@ PIXEL = [1, 1, 1, 1]
 WRONG: dict[str, tuple[bytes, str | None]] = {
     "two inputs": (json.dumps({"inputs": [{}, {}]}).encode(), None),
     "another name": (body(PIXEL, [0], tensor={"name": "x"}), None),
-    "another datatype": (body(PIXEL, [0], "INT64"), None),
     "a datatype that is none": (body(PIXEL, [0], tensor={"datatype": ["FP32"]}), None),
-    "no shape": (body(PIXEL, [0], tensor={"shape": None}), None),
-    "a shape of texts": (body(PIXEL, [0], tensor={"shape": ["1"]}), None),
     "a negative side": (body([-1, 1, 1, -1], [0]), None),
     "an empty side": (body([0, 1, 1, 1], []), None),
     "five sides": (body([1, 1, 1, 1, 1], [0]), None),
-    "two sides": (body([1, 1], [0]), None),
     "too many images": (body([5, 1, 1, 1], [0] * 5), None),
     "a huge shape": (body([1, 2**40, 2**40, 1], [0]), None),
-    "a shape beyond all numbers": (body([1, 10**400, 1, 1], [0]), None),
     "too few data": (body([2, 1, 1, 1], [0]), None),
     "no data": (body(PIXEL), None),
-    "data that are a text": (body(PIXEL, "0"), None),
     "texts as numbers": (body(PIXEL, ["0"]), None),
-    "texts among numbers": (body([1, 1, 2, 1], [0.5, "0"], "FP32"), None),
-    "objects as numbers": (body(PIXEL, [{}]), None),
-    "lists among numbers": (body([1, 1, 2, 1], [0, [0]]), None),
-    "lists in lists in lists": (body(PIXEL, [[[[[[0]]]]]]), None),
     "more JSON than the limit": (body(PIXEL, [0], id="x" * LIMITS.json), None),
     "more lists than the limit": (b'{"inputs": [' + b"[]," * (1 << 18) + b"0]}", None),
     "truth values as numbers": (body(PIXEL, [True]), None),
-    "a null": (body(PIXEL, [None], "FP32"), None),
     "ragged data": (body([2, 1, 1, 1], [[0], [0, 1]]), None),
     "256 as a byte": (body(PIXEL, [256]), None),
-    "-1 as a byte": (body(PIXEL, [-1]), None),
-    "a fraction as a byte": (body(PIXEL, [0.5]), None),
     "a number beyond all": (body(PIXEL, [10**400]), None),
     "bytes of another length": binary([1, 1, 2, 1], b"x"),
-    "bytes without a size": (body(PIXEL, [0]) + b"xx", str(len(body(PIXEL, [0])))),
     "a size that is not a number": (body(PIXEL, tensor={"parameters": {"binary_data_size": "1"}}), None),
     "a size of more than there is": (body(PIXEL, tensor={"parameters": {"binary_data_size": 10**30}}), None),
     "a picture that is not base64": (body([1], ["???"], "BYTES"), None),
-    "pictures in a square": (body([2, 2], ["", "", "", ""], "BYTES"), None),
     "an element beyond the body": binary([1], struct.pack("<I", 2**32 - 1) + b"x", "BYTES"),
-    "half a length": binary([1], b"\x01\x00", "BYTES"),
     "too many elements": binary([1], struct.pack("<I", 0) * 2, "BYTES"),
     "a sequence's id that is negative": (body(PIXEL, [0], parameters={"sequence_id": -1}), None),
     "one that is too large": (body(PIXEL, [0], parameters={"sequence_id": 2**64}), None),
-    "one that is a fraction": (body(PIXEL, [0], parameters={"sequence_id": 1.5}), None),
-    "one that is true": (body(PIXEL, [0], parameters={"sequence_id": True}), None),
     "one that is too long": (body(PIXEL, [0], parameters={"sequence_id": "x" * 10_000}), None),
-    "one that is not UTF-8": (body(PIXEL, [0], parameters={"sequence_id": "\ud800"}), None),
     "a flag that is 1": (body(PIXEL, [0], parameters={"sequence_start": 1}), None),
-    "parameters that are a list": (body(PIXEL, [0], parameters=[]), None),
     "an id that is a number": (body(PIXEL, [0], id=5), None),
     "an output that there is not": (body(PIXEL, [0], outputs=[{"name": "boxes"}]), None),
     "an output twice": (body(PIXEL, [0], outputs=[{"name": "logits"}, {"name": "logits"}]), None),
-    "an output without a name": (body(PIXEL, [0], outputs=[{}]), None),
-    "an output whose name is a list": (body(PIXEL, [0], outputs=[{"name": []}]), None),
     "a header's length below 0": (body(PIXEL, [0]), "-1"),
-    "a header's length that is not a number": (body(PIXEL, [0]), "1e3"),
     "a header's length beyond the body": (body(PIXEL, [0]), "9" * 12),
     "NaN": (b'{"inputs": [{"name": "images", "datatype": "FP32", "shape": [1,1,1,1], "data": [NaN]}]}', None),
     "brackets by the thousand": (b"[" * 50_000, None),
@@ -174,50 +151,6 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=8,
 )
-TENSOR = st.fixed_dictionaries(
-    {},
-    optional={
-        "name": st.just("images") | JSON,
-        "datatype": st.sampled_from(["FP32", "UINT8", "BYTES"]) | JSON,
-        "shape": st.lists(st.integers(-2, 5), max_size=5) | JSON,
-        "data": st.lists(st.integers(-1, 300) | st.floats() | st.text(max_size=4), max_size=6) | JSON,
-        "parameters": st.fixed_dictionaries({}, optional={"binary_data_size": st.integers(-1, 20) | JSON}) | JSON,
-    },
-)
-BODY = st.fixed_dictionaries(
-    {},
-    optional={
-        "id": st.text() | JSON,
-        "inputs": st.lists(TENSOR, max_size=2) | JSON,
-        "parameters": st.dictionaries(
-            st.sampled_from(["sequence_id", "sequence_start", "sequence_end", "binary_data_output", "drift"]), JSON
-        )
-        | JSON,
-        "outputs": st.lists(st.fixed_dictionaries({"name": st.sampled_from(["logits", "labels", "x"])}), max_size=3)
-        | JSON,
-    },
-)
-
-
-@settings(max_examples=300, deadline=None)
-@given(payload=BODY, rest=st.binary(max_size=24), split=st.booleans())
-def test_no_body_breaks_it(payload: dict[str, Any], rest: bytes, split: bool) -> None:
-    """Whatever is sent, it is a request or a refusal; and a request's images are pictures or a refusal."""
-    text = json.dumps(payload).encode()
-    try:
-        read = read_request(text + rest, str(len(text)) if split else None, LIMITS)
-        read.images(SPEC, LIMITS)
-    except FozoError as error:
-        assert "\n" not in str(error)
-    else:
-        assert isinstance(read.camera, str) and len(read.outputs) >= 1
-
-
-@settings(max_examples=200, deadline=None)
-@given(whole=st.binary(max_size=200), length=st.text(max_size=6) | st.none())
-def test_nor_do_bytes(whole: bytes, length: str | None) -> None:
-    with pytest.raises(FozoError):
-        read_request(whole, length, LIMITS)
 
 
 @settings(max_examples=60, deadline=None)

@@ -20,7 +20,7 @@ from fozo.serve.limits import Refused
 from fozo.serve.protocol import InferRequest
 from fozo.serve.store import CameraInUse, folder_name
 from fozo.state import read_state
-from tests.serve.conftest import MODEL, NAME, STATS, config, foggy, frames, running, until
+from tests.serve.conftest import MODEL, NAME, STATS, config, foggy, frames, until
 from tests.serve.test_cameras import close, header, held, logits, send
 from tests.serve.test_limits import connect, head
 from tests.serve.test_server import ask, new_adapter
@@ -166,23 +166,6 @@ def test_a_signal_while_a_class_is_made_is_told_by_the_exit_code(tmp_path: Path)
     assert ended.returncode == 128 + signal.SIGTERM
 
 
-def test_a_server_that_cannot_start_says_why() -> None:
-    with running(config()) as (url, _):
-        command = [
-            sys.executable,
-            "-m",
-            "fozo",
-            "serve",
-            str(MODEL),
-            "--stats",
-            str(STATS),
-            "--port",
-            url.split(":")[1],
-        ]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 2 and "cannot listen" in ended.stderr and ended.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize(("where", "images", "code"), [("decode", 3, 0), ("pass", None, 2)])
 def test_it_exits_although_a_request_does_not_end(tmp_path: Path, where: str, images: int | None, code: int) -> None:
     state, begun = tmp_path / "state", tmp_path / "begun"
@@ -201,13 +184,3 @@ def test_it_exits_although_a_request_does_not_end(tmp_path: Path, where: str, im
     assert header(state, "stuck")["images"] == images if images else not saved
     assert ("saved 2 cameras" if images else "saved 1 camera ") in errors and output == ""
     assert images or "1 of the cameras could not be saved ('stuck')" in errors
-
-
-def test_a_disk_that_refuses_makes_another_exit_code(tmp_path: Path) -> None:
-    with process(tmp_path) as (server, url):
-        ask(url, frames(1), sequence_id="cam")
-        (path,) = tmp_path.glob(f"*/{folder_name('cam')}")
-        (path / "camera.state").mkdir()
-        server.send_signal(signal.SIGTERM)
-        errors = server.communicate(timeout=20)[1]
-    assert server.returncode == 2 and "could not be saved ('cam')" in errors and "Traceback" not in errors

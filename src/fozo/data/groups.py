@@ -2,7 +2,7 @@
 
 Classes are given by their index in ImageNet-1k, which is the order of the sorted WordNet ids and of the usual models'
 outputs. No class is in two groups; a quarter of ImageNet's classes is in none. The parts of Align that separate content
-from drift were tuned on the groups of :data:`TUNING`; docs/method.md says what was known of the others when.
+from drift were tuned on the groups of :data:`TUNING`; docs/ablation.md says what was known of the others when.
 """
 
 from collections.abc import Mapping

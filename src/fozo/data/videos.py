@@ -26,7 +26,12 @@ def video_frames(source: str) -> Iterator[tuple[Pixels, float]]:
     except ImportError as error:
         raise FozoError("videos and cameras need OpenCV; install it with pip install 'fozo[bench]'") from error
     camera = source.isdecimal()
-    video = cv2.VideoCapture(int(source) if camera else source)
+    what = f"camera {source}" if camera else source
+    unreadable = f"OpenCV cannot read a frame of {what}; check that it is there and of a kind it knows"
+    try:
+        video = cv2.VideoCapture(int(source) if camera else source)
+    except cv2.error as error:  # of a number that no camera has
+        raise FozoError(unreadable) from error
     try:
         number = 0
         while True:
@@ -37,8 +42,7 @@ def video_frames(source: str) -> Iterator[tuple[Pixels, float]]:
             at = time.time() if camera else video.get(cv2.CAP_PROP_POS_MSEC) / 1000
             yield np.ascontiguousarray(picture[:, :, ::-1]), at  # OpenCV's blue comes first
         if not number:
-            what = f"camera {source}" if camera else source
-            raise FozoError(f"OpenCV cannot read a frame of {what}; check that it is there and of a kind it knows")
+            raise FozoError(unreadable)
     finally:
         video.release()
 

@@ -23,7 +23,7 @@ from fozo.core.normalisation import check_images
 from fozo.engines.base import EngineBase
 from fozo.engines.blackbox import BlackBatch, black_box, to_numpy
 from fozo.engines.tokens import LEAST_CHANGE, NoTokensError, find_layout
-from fozo.engines.torch_engine import CPU_TOKENS, GPU_TOKENS
+from fozo.engines.torch_engine import CPU_TOKENS, GPU_TOKENS, sampled_moments
 from fozo.errors import FozoError
 from fozo.types import (
     NO_KNOBS,
@@ -61,7 +61,10 @@ class Pass:
     """One forward pass: moves to make, and what was seen. Rows are images under candidates."""
 
     moves: list[tuple[slice, Tensor, Tensor]]
-    """Which tokens, and scale and shift ``[rows or 1, L, d]``."""
+    """Which tokens, and scale and shift ``[rows, L, d]``."""
+    matrices: Tensor | None
+    """``[rows, A, d, d]``."""
+    aligned: range
     prefix: int
     class_token: bool
     taps: dict[Tap, list[Tensor]]
@@ -76,8 +79,12 @@ class Pass:
         self.record(Tap.PATCH_VARIANCE, (patches - mean).square().mean(dim=1))
         if block > 0:
             self.record(Tap.CLS, self.token(tokens).clone())
-        if self.moves:
+        if self.moves or self.matrices is not None:
             tokens = tokens.clone()
+        if block in self.aligned:
+            self.record(Tap.PATCH_MOMENTS, sampled_moments(patches, block))
+            if self.matrices is not None:
+                tokens[:, self.prefix :] = patches @ self.matrices[:, block - self.aligned.start]
         for part, scale, shift in self.moves:
             tokens[:, part] = tokens[:, part] * scale[:, block, None] + shift[:, block, None]
         return tokens
@@ -90,7 +97,7 @@ class Pass:
 class HookedEngine(EngineBase):
     """Runs a torch module as it is, and moves and reads its tokens by hooks. :func:`hooked` makes one."""
 
-    abilities = frozenset({"tokens"})
+    abilities = frozenset({"tokens", "matrices"})
 
     def __init__(self, module: nn.Module, parts: Parts, spec: Spec, prefix: int, chunk: int | None = None) -> None:
         self.module = module
@@ -141,12 +148,20 @@ class HookedEngine(EngineBase):
             if move is not None:
                 scale, shift = (self._by_row(array, candidates, count) for array in (move.scale, move.shift))
                 moves.append((part, scale, shift))
+        matrices = None if knobs.matrices is None else self._by_row(knobs.matrices, candidates, count)
         chunks: dict[Tap, list[Floats]] = {}
         for start in range(0, rows, self.chunk):
             some = range(start, min(start + self.chunk, rows))
             chosen = slice(some.start, some.stop)
             cut = [(part, scale[chosen], shift[chosen]) for part, scale, shift in moves]
-            now = Pass(cut, self.prefix, spec.class_token, {tap: [] for tap in taps})
+            now = Pass(
+                cut,
+                None if matrices is None else matrices[chosen],
+                spec.aligned,
+                self.prefix,
+                spec.class_token,
+                {tap: [] for tap in taps},
+            )
             pooled = self._forward(images[[row % count for row in some]], now)
             for tap, layers in now.taps.items():
                 if tap not in (Tap.LOGITS, Tap.POOLED):
@@ -160,7 +175,7 @@ class HookedEngine(EngineBase):
 
     def _by_row(self, array: Floats, candidates: int, images: int) -> Tensor:
         every = np.broadcast_to(array, (candidates, images, *array.shape[2:])).reshape(-1, *array.shape[2:])
-        return torch.as_tensor(np.ascontiguousarray(every)).to(self.device, self.dtype)
+        return torch.as_tensor(every.copy()).to(self.device, self.dtype)
 
     def _forward(self, images: Tensor, now: Pass) -> Tensor:
         """Run the module under hooks, and return what its head reads."""

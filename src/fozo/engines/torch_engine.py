@@ -203,11 +203,7 @@ class Chunk:
     def _record_moments(self, patches: Tensor, layer: int) -> None:
         """Note mean and covariance of every fourth patch token of ``[g, c, patches, d]``, if they are wanted."""
         if Tap.PATCH_MOMENTS in self.layers:
-            tokens = patches[:, :, layer % SAMPLED_TOKENS % patches.shape[2] :: SAMPLED_TOKENS]
-            mean = tokens.mean(dim=2, keepdim=True)
-            centred = tokens - mean
-            covariance = centred.transpose(2, 3) @ centred / tokens.shape[2]
-            self._record(Tap.PATCH_MOMENTS, torch.cat([mean, covariance], dim=2))
+            self._record(Tap.PATCH_MOMENTS, sampled_moments(patches, layer))
 
     def _record(self, tap: Tap, value: Tensor) -> None:
         """Note ``[g, c, d]`` as the next layer of a tap, if it is wanted."""
@@ -417,6 +413,15 @@ class TorchEngine(EngineBase):
 
     def _tensor(self, array: Floats) -> Tensor:
         return torch.as_tensor(array.copy(), dtype=self.dtype, device=self.device)  # torch takes no negative strides
+
+
+def sampled_moments(patches: Tensor, layer: int) -> Tensor:
+    """Mean and covariance of every fourth token of ``[..., patches, d]``: ``[..., d + 1, d]``."""
+    tokens = patches[..., layer % SAMPLED_TOKENS % patches.shape[-2] :: SAMPLED_TOKENS, :]
+    mean = tokens.mean(dim=-2, keepdim=True)
+    centred = tokens - mean
+    covariance = centred.mT @ centred / tokens.shape[-2]
+    return torch.cat([mean, covariance], dim=-2)
 
 
 def _token_moments(tokens: Tensor) -> TokenMoments:

@@ -58,7 +58,7 @@ class FOAState(State):
 
 @register(
     "foa", passes="K, the population (28 or 2)", adapts="prompts", paper="Niu et al., ICML 2024",
-    needs={"source", "tokens"}, draws=True, compared={"passes": 2},
+    needs={"source", "tokens", "prompts"}, draws=True, compared={"passes": 2},
     tuning=sweep("weight", 0.4, 0.1, 1.6, 6.4),
 )  # fmt: skip
 class FOA(Method[FOAConfig, FOAState]):

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fozo.core.noise import starting_prompts
 from fozo.engines.onnx.export import build_graph, write_model
-from fozo.engines.onnx.runtimes import Float32
+from fozo.engines.onnx.rows import Float32
 from fozo.engines.onnx.schema import IMAGES, MATRICES, MOVES, PROMPTS
 from fozo.engines.torch_engine import TorchEngine
 from fozo.io import temporary_folder

@@ -7,7 +7,7 @@
     model = "fashion.onnx"
     stats = "fashion.statistics.safetensors"
     reference = "fashion.monitor.safetensors"
-    options = { "retrieval.capacity" = 256 }
+    options = { slots = 2 }
 
 Paths in a file are relative to its folder.
 """

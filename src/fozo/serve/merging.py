@@ -24,7 +24,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from fozo.engines.base import EngineBase
-from fozo.types import NO_KNOBS, Batch, Engine, Knobs, Move, Spec, Tap, Taps
+from fozo.types import NO_KNOBS, Batch, Engine, Floats, Knobs, Move, Spec, Tap, Taps
 
 LOG = logging.getLogger("fozo.serve")
 
@@ -57,7 +57,7 @@ class MergingEngine(EngineBase):
     def __init__(self, engine: Engine, *, max_delay: float = 0.002, max_batch: int = 32) -> None:
         self.engine, self.max_delay, self.max_batch = engine, max_delay, max_batch
         # Other abilities (gradients, walking through blocks) are for one caller at a time.
-        self.abilities = engine.abilities & {"tokens", "prompts"}
+        self.abilities = engine.abilities & {"tokens", "prompts", "matrices"}
         self.device, self.threads = engine.device, engine.threads
         self.check, self.head = engine.check, engine.head
         self._lock = threading.Lock()
@@ -154,7 +154,11 @@ class MergingEngine(EngineBase):
         counts = [len(call.batch) for call in group]
         images = np.concatenate([call.batch.images for call in group])
         cls, patches = ([getattr(call.knobs, part) for call in group] for part in ("cls", "patches"))
-        knobs = Knobs(cls=_merge_moves(cls, counts), patches=_merge_moves(patches, counts))
+        knobs = Knobs(
+            cls=_merge_moves(cls, counts),
+            patches=_merge_moves(patches, counts),
+            matrices=_merge_matrices([call.knobs.matrices for call in group], counts),
+        )
         result = self.engine.run(group[0].batch.with_images(images), knobs, group[0].taps)
         for call, count, end in zip(group, counts, np.cumsum(counts), strict=True):
             call.result = {tap: array[:, end - count : end] for tap, array in result.items()}
@@ -192,3 +196,19 @@ def _merge_moves(moves: Sequence[Move | None], counts: Sequence[int]) -> Move | 
             scale[:, end - count : end] = move.scale
             shift[:, end - count : end] = move.shift
     return Move(scale, shift)
+
+
+def _merge_matrices(matrices: Sequence[Floats | None], counts: Sequence[int]) -> Floats | None:
+    """Concatenate the matrices of several batches of ``counts`` images; the identity where there are none."""
+    like = next((values for values in matrices if values is not None), None)
+    if like is None:
+        return None
+    blocks, dim = like.shape[2:4]
+    merged = np.empty((1, sum(counts), blocks, dim, dim), like.dtype)
+    merged[:] = np.eye(dim)
+    end = 0
+    for values, count in zip(matrices, counts, strict=True):
+        end += count
+        if values is not None:
+            merged[:, end - count : end] = values
+    return merged

@@ -23,7 +23,7 @@ from fozo.engines.onnx.stream import Probe, Stream, find_stream
 from fozo.engines.tokens import NoTokensError
 from fozo.errors import FozoError
 from fozo.testing import check_engine
-from fozo.types import Knobs, Move, Tap
+from fozo.types import Knobs, Move, Tap, taps_of
 from tests.engines.onnx import zoo
 
 OWN = {  # those that fozo converts to its own ViT, too
@@ -95,7 +95,8 @@ def random_knobs(spec: fozo.Spec) -> Knobs:
         shape = (2, 3, spec.depth, spec.dim)
         return Move(1 + 0.2 * numbers.standard_normal(shape), 0.3 * numbers.standard_normal(shape))
 
-    return Knobs(cls=move(), patches=move())
+    noise = numbers.standard_normal((2, 3, len(spec.aligned), spec.dim, spec.dim))
+    return Knobs(cls=move(), patches=move(), matrices=np.eye(spec.dim) + 0.3 * noise / spec.dim**0.5)
 
 
 @pytest.mark.parametrize("name", sorted(zoo.MODULES.keys() - NOT_FOUND.keys() - NO_TORCHSCRIPT))
@@ -115,18 +116,18 @@ def test_knobs_and_taps_are_those_of_the_converted_module(name: str, written: Ca
     assert adopted.spec.class_token == own.spec.class_token
     knobs = random_knobs(own.spec)
     for chosen in (Knobs(), knobs):
-        got = adopted.run(adopted.check(images()), chosen, tuple(Tap))
+        got = adopted.run(adopted.check(images()), chosen, taps_of(adopted))
         expected = own.run(own.check(images()), chosen, tuple(Tap))
-        for tap in Tap:
+        for tap in taps_of(adopted):
             scale = np.abs(expected[tap]).max()
             np.testing.assert_allclose(got[tap], expected[tap], rtol=0, atol=2e-5 * scale, err_msg=f"{name}, {tap}")
     if "prompts" not in adopted.abilities:
         return
     prompts = np.random.default_rng(7).standard_normal((2, 3, own.spec.dim))
-    both = Knobs(prompts, cls=knobs.cls, patches=knobs.patches)
-    got = adopted.run(adopted.check(images()), both, tuple(Tap))
+    both = replace(knobs, prompts=prompts)
+    got = adopted.run(adopted.check(images()), both, taps_of(adopted))
     expected = own.run(own.check(images()), both, tuple(Tap))
-    for tap in Tap:
+    for tap in taps_of(adopted):
         scale = np.abs(expected[tap]).max()
         np.testing.assert_allclose(got[tap], expected[tap], rtol=0, atol=2e-5 * scale, err_msg=f"{name}, {tap}")
 
@@ -143,10 +144,13 @@ def test_whatever_wrote_the_file(writer: str, written: Callable[..., Path]) -> N
 
 def test_a_fixed_number_of_tokens_takes_no_prompts(written: Callable[..., Path]) -> None:
     engine = fozo.load_engine(written("timm ViT", "TorchScript, opset 13, one image"), mean=0.5, std=0.5)
-    assert engine.abilities == {"tokens"}
+    assert engine.abilities == {"tokens", "matrices"}
     source = fozo.calibrate(engine, [images(8)])
     with pytest.raises(FozoError, match="fixed number of tokens"):
-        fozo.FOZO(engine, source)(images())
+        engine.run(engine.check(images()), Knobs(prompts=np.zeros((1, 2, zoo.WIDTH))))
+    with pytest.raises(FozoError, match="no fixed number of tokens, as fozo export writes it"):
+        fozo.FOZO(engine, source)
+    assert not {"fozo", "foa"} & set(fozo.describe_model(engine).methods)
     for method in ("align", "neo", "t3a", "lame", "gain"):
         assert fozo.create(method, engine, source)(images()).shape == (3, zoo.CLASSES)
 
@@ -191,7 +195,7 @@ def test_an_adopted_file_needs_neither_onnx_nor_torch(written: Callable[..., Pat
     )
     command = [sys.executable, "-c", code, str(tmp_path / "hers.onnx"), str(path)]
     result = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert f"{fozo.load_engine(path).spec.fingerprint} ['prompts', 'tokens']" in result
+    assert f"{fozo.load_engine(path).spec.fingerprint} ['matrices', 'prompts', 'tokens']" in result
     assert "pip install 'fozo[export]'" in result
 
 
@@ -294,3 +298,16 @@ def test_a_description_says_what_is_given_up(written: Callable[..., Path]) -> No
         module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 2)).eval()
     black = fozo.describe_model(module)
     assert "align" not in black.methods and "equalise" in black.methods and "given up" in str(black)
+
+
+def test_the_commands_say_what_was_found(written: Callable[..., Path], tmp_path: Path) -> None:
+    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "fozo", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    result = run("adopt", written(), "-o", tmp_path / "hers.onnx")
+    assert result.returncode == 0 and "3 blocks of 16 patches, 7 classes; takes prompts" in result.stdout
+    assert "the head reads a class token" in run("model", tmp_path / "hers.onnx").stdout
+    refused = run("adopt", written("timm CaiT"), "-o", tmp_path / "not.onnx")
+    assert refused.returncode == 2 and "stays a black box, because it attends 2 times" in refused.stderr
+    assert not (tmp_path / "not.onnx").exists()

@@ -27,13 +27,14 @@ from fozo.engines.onnx.schema import (
     HEAD_BIAS,
     HEAD_WEIGHT,
     IMAGES,
+    MATRICES,
     MOVES,
     PROMPTS,
     model_fingerprint,
 )
 from fozo.engines.onnx.stream import QUANTISERS, Probe, Stream, find_stream, unfused
 from fozo.engines.tokens import NoTokensError
-from fozo.types import Floats, Knobs, Move, Spec, Tap, taps_of
+from fozo.types import SAMPLED_TOKENS, Floats, Knobs, Move, Spec, Tap, taps_of
 
 LEAST_OPSET = 10  # the first whose Slice takes its bounds as inputs
 LEAST_IR = 4  # the first whose constants need not be inputs
@@ -184,6 +185,9 @@ class Insertion:
         self.prompts = self.g.input(PROMPTS, [batch, "p", spec.dim]) if prompts else None
         share = np.full((1, 1, spec.patches), 1 / spec.patches, np.float32)
         self.share = self.g.weight(f"{INSERTED}share", share)
+        if spec.aligned:
+            self.matrices = self.g.input(MATRICES, [rows, "a", spec.dim, spec.dim])
+        self.moments: list[str] = []
         self.taps: dict[Tap, list[str]] = {}
         self.read_instead: dict[str, str] = {}
 
@@ -196,7 +200,7 @@ class Insertion:
             if i > 0:
                 self._tap(Tap.CLS, self._token(tokens))
             if i < last:
-                self._tap_moments(patches)
+                self._tap_moments(patches, i)
             if 0 < i < last:
                 self._tap(Tap.FEATURES, self._token(stream.normed[i]))
             moved = self._moved(tokens, patches, i) if i < last else self._without_prompts(tokens)
@@ -213,6 +217,8 @@ class Insertion:
         cls_scale, cls_shift, scale, shift = (
             self._like_tokens(g.slice(move, block, block + 1, 1)) for move in self.moves
         )
+        if block in self.spec.aligned:
+            patches = self._multiplied(patches, block)
         parts = [g.op("Add", g.op("Mul", patches, scale), shift)]
         first_fixed = 0
         if self.spec.class_token:
@@ -226,6 +232,21 @@ class Insertion:
             parts.append(added)
         return g.op("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
 
+    def _multiplied(self, patches: str, block: int) -> str:
+        """Patches by the matrix of a block; the input may have none, and then no product is computed."""
+        g = self.g
+        row = block - self.spec.aligned.start
+        matrix = self._like_tokens(g.slice(self.matrices, row, row + 1, 1))  # [n or 1, 1 or 0, d, d]
+        matrices = g.slice(g.op("Shape", matrix), 1, 2, 0)
+        count = g.op("Mul", matrices, g.ints(self.spec.patches))
+        with_matrix = g.op("Slice", patches, g.ints(0), count, g.ints(1))
+        without = g.op("Slice", patches, count, g.ints(self.spec.patches), g.ints(1))
+        # A 0 in a shape keeps the dimension of its place. Where the counts are 0, those dimensions are 0, or d.
+        by_matrix = g.op("Concat", g.ints(0), matrices, count, g.ints(self.spec.dim), axis=0)
+        product = g.op("MatMul", g.op("Reshape", with_matrix, by_matrix), matrix)
+        joined = g.op("Concat", g.ints(0), count, g.ints(self.spec.dim), axis=0)
+        return g.op("Concat", g.op("Reshape", product, joined), without, axis=1)
+
     def _without_prompts(self, tokens: str) -> str:
         return tokens if self.prompts is None else self.g.slice(tokens, 0, self.stream.tokens, 1)
 
@@ -235,13 +256,26 @@ class Insertion:
             return self._float(self.g.slice(tokens, 0, 1, 1))
         return self._mean(self._float(self._patches(tokens)))
 
-    def _tap_moments(self, patches: str) -> None:
-        """Mean and variance over tokens; about the mean, against cancellation."""
+    def _tap_moments(self, patches: str, block: int) -> None:
+        """Mean and variance over tokens; about the mean, against cancellation. Before some blocks covariances, too."""
+        g = self.g
         patches = self._float(patches)
         mean = self._mean(patches)
-        centred = self.g.op("Sub", patches, mean)
+        centred = g.op("Sub", patches, mean)
         self._tap(Tap.PATCH_MEAN, mean)
-        self._tap(Tap.PATCH_VARIANCE, self._mean(self.g.op("Mul", centred, centred)))
+        self._tap(Tap.PATCH_VARIANCE, self._mean(g.op("Mul", centred, centred)))
+        if block not in self.spec.aligned:
+            return
+        count = self.spec.patches
+        start = block % SAMPLED_TOKENS % count
+        sampled = g.op("Slice", patches, g.ints(start), g.ints(count), g.ints(1), g.ints(SAMPLED_TOKENS))
+        samples = len(range(start, count, SAMPLED_TOKENS))
+        share = np.full((1, 1, samples), 1 / samples, np.float32)
+        sampled_mean = g.op("MatMul", g.weight(f"{INSERTED}share_{samples}", share), sampled)
+        sampled_centred = g.op("Sub", sampled, sampled_mean)
+        scaled = g.op("Mul", sampled_centred, g.weight(f"{INSERTED}part_{samples}", share[:, :, :1]))
+        covariance = g.op("MatMul", g.op("Transpose", sampled_centred, perm=[0, 2, 1]), scaled)
+        self.moments += [sampled_mean, covariance]
 
     def _mean(self, patches: str) -> str:
         return self.g.op("MatMul", self.share, patches)  # ReduceMean takes its axes differently in each opset
@@ -261,6 +295,11 @@ class Insertion:
         self._tap(Tap.FEATURES, g.op("Reshape", features, g.ints(-1, 1, self.spec.dim)))
         for tap, layers in self.taps.items():
             g.output(tap.value, g.op("Concat", *layers, axis=1), ["N", self.spec.depth, self.spec.dim])
+        if self.moments:
+            blocks = len(self.spec.aligned)
+            shape = (blocks, self.spec.dim + 1, self.spec.dim)
+            moments = g.op("Reshape", g.op("Concat", *self.moments, axis=1), g.ints(-1, *shape))
+            g.output(Tap.PATCH_MOMENTS.value, moments, ["N", *shape])
         g.output(Tap.POOLED.value, joined, ["N", self.spec.head_width])
         for name, array in ((HEAD_WEIGHT, head.weight), (HEAD_BIAS, head.bias)):
             g.output(name, g.weight(f"{INSERTED}{name}", array), array.shape)
@@ -330,7 +369,7 @@ class Proof:
         batch = engine.check(self.seen)
         taps = engine.run(batch, taps=taps_of(engine))
         self._check_taps(taps)
-        for block in {0, self.spec.depth - 1}:
+        for block in {0, *self.spec.aligned, self.spec.depth - 1}:
             self._check_move(engine, block)
         depth = self.spec.depth
         shift = np.zeros((depth, 1, depth, self.spec.dim), np.float32)
@@ -357,6 +396,8 @@ class Proof:
             Tap.PATCH_MEAN: patches[:depth].mean(axis=1),
             Tap.PATCH_VARIANCE: patches[:depth].var(axis=1),
         }
+        if self.spec.aligned:
+            expected[Tap.PATCH_MOMENTS] = np.stack([_sampled_moments(patches[i], i) for i in self.spec.aligned])
         values = {tap: taps[tap][0, 0] for tap in expected}
         if stream.head.final:
             values[Tap.LOGITS] = log_softmax(values[Tap.LOGITS])
@@ -377,6 +418,13 @@ class Proof:
         moves = []
         moved = tokens.copy()
         prefix = self.stream.prefix
+        matrices = None
+        if block in self.spec.aligned:
+            identity = np.eye(self.spec.dim)
+            matrices = np.tile(identity, (1, 1, len(self.spec.aligned), 1, 1))
+            noise = self.numbers.standard_normal(identity.shape) / self.spec.dim**0.5
+            matrices[0, 0, block - self.spec.aligned.start] += 0.3 * noise
+            moved[:, prefix:] = moved[:, prefix:] @ matrices[0, 0, block - self.spec.aligned.start]
         for part in (slice(0, int(self.spec.class_token)), slice(prefix, None)):
             scale = np.ones(shape, np.float32)
             shift = np.zeros(shape, np.float32)
@@ -386,7 +434,9 @@ class Proof:
             moved[:, part] = moved[:, part] * scale[0, 0, block] + shift[0, 0, block]
         moved = moved.astype(tokens.dtype)
         (expected,) = self.probe.run([self.stream.head.logits], self.image, dict.fromkeys(faces, moved))
-        logits = engine.run(engine.check(self.seen), Knobs(cls=moves[0], patches=moves[1]))[Tap.LOGITS][0, 0]
+        logits = engine.run(engine.check(self.seen), Knobs(cls=moves[0], patches=moves[1], matrices=matrices))[
+            Tap.LOGITS
+        ][0, 0]
         distance = _distance(logits, expected[0].reshape(-1))
         if not distance <= 10 * self.tolerance:
             raise NoTokensError(f"moves of the tokens of block {block + 1} do not do what they should")
@@ -396,6 +446,14 @@ def opened(adopted: Adopted) -> OnnxEngine:
     """One row a call: where INT8 ranges are measured in every call, rows of one disturb each other."""
     with adopted.file() as file:
         return OnnxEngine(file, threads=1, chunk=1)
+
+
+def _sampled_moments(patches: Floats, block: int) -> Floats:
+    """Mean and covariance of every fourth token of ``[patches, d]``."""
+    sampled = patches[block % SAMPLED_TOKENS % len(patches) :: SAMPLED_TOKENS]
+    mean = sampled.mean(axis=0, keepdims=True)
+    centred = sampled - mean
+    return np.concatenate([mean, centred.T @ centred / len(sampled)])
 
 
 def _distance(values: Floats, expected: Floats) -> float:

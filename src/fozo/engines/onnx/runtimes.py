@@ -10,11 +10,11 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ import onnxruntime
 from fozo.core.normalisation import check_images
 from fozo.engines.base import EngineBase
 from fozo.engines.onnx import schema
+from fozo.engines.onnx.rows import Execute, Float32, Rows, Shapes
 from fozo.errors import FozoError, check_counts
 from fozo.io.system import usable_cpus
 from fozo.types import NO_KNOBS, Affine, Batch, Engine, Floats, Images, Knobs, Move, Spec, Tap, Taps, Threads
@@ -30,9 +31,6 @@ from fozo.types import NO_KNOBS, Affine, Batch, Engine, Floats, Images, Knobs, M
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Float32 = npt.NDArray[np.float32]
-Execute: TypeAlias = Callable[[Sequence[str], dict[str, Float32]], list[Float32]]  # names of outputs, inputs by name
-Shapes: TypeAlias = Mapping[str, Sequence[object]]  # of a graph's inputs, with whole numbers where they are fixed
 ADOPTED_MOVE_AXES = 3  # of moves in an adopted graph, [n, L, d]
 WHOLE = slice(None)
 CALL_TOKENS = 800
@@ -79,48 +77,6 @@ def thread_count(threads: int | None) -> int:
     count = usable_cpus() if threads is None else threads
     check_counts(threads=count)
     return count
-
-
-class Rows:
-    """Calls an adopted graph, whose rows are images under candidates; some take a fixed number of rows."""
-
-    def __init__(self, execute: Execute, inputs: Shapes) -> None:
-        self.execute = execute
-        self.inputs = inputs
-        batch = inputs[schema.IMAGES][0]
-        self.batch = batch if isinstance(batch, int) and batch > 0 else None
-
-    def __call__(self, outputs: Sequence[str], feeds: dict[str, Float32]) -> list[Float32]:
-        candidates = len(feeds[schema.PROMPTS])
-        images = len(feeds[schema.IMAGES])
-        rows = candidates * images
-        by_row = {}
-        for name in self.inputs:
-            value = feeds[name]
-            if name == schema.IMAGES:
-                value = value[None]
-            elif name == schema.PROMPTS:
-                value = value[:, None]
-            elif value.shape[:2] == (1, 1):  # one move for all
-                continue
-            by_row[name] = np.broadcast_to(value, (candidates, images, *value.shape[2:])).reshape(
-                rows, *value.shape[2:]
-            )
-        for_all = {name: feeds[name][0] for name in self.inputs if name not in by_row}
-        size = self.batch or rows
-        calls = []
-        for start in range(0, rows, size):
-            part = {name: _filled(value[start : start + size], size) for name, value in by_row.items()}
-            calls.append(self.execute(outputs, {**for_all, **part}))
-        if outputs[0] in (schema.HEAD_WEIGHT, schema.HEAD_BIAS):
-            return calls[0]
-        columns = [np.concatenate(column)[:rows] for column in zip(*calls, strict=True)]
-        return [column.reshape(candidates, images, *column.shape[1:]) for column in columns]
-
-
-def _filled(rows: Float32, size: int) -> Float32:
-    """Fill up to ``size`` rows with the last one."""
-    return rows if len(rows) == size else np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
 
 
 class GraphEngine(EngineBase):

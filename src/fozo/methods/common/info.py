@@ -35,7 +35,7 @@ class MethodInfo:
     Examples:
         >>> info = fozo.FOZO.info
         >>> info.passes, info.paper, sorted(info.needs)
-        ('2n', 'Wang and Wang, CVPR 2026', ['source', 'tokens'])
+        ('2n', 'Wang and Wang, CVPR 2026', ['prompts', 'source', 'tokens'])
     """
 
     name: str

@@ -87,8 +87,8 @@ def _scaled_schedule(factor: float) -> dict[str, Value]:
 
 
 @register(
-    "fozo", passes="2n", adapts="prompts", paper="Wang and Wang, CVPR 2026", needs={"source", "tokens"}, draws=True,
-    compared={"passes": 2},
+    "fozo", passes="2n", adapts="prompts", paper="Wang and Wang, CVPR 2026",
+    needs={"source", "tokens", "prompts"}, draws=True, compared={"passes": 2},
     tuning={f"schedule x {factor:g}": _scaled_schedule(factor) for factor in (1.0, 1 / 16, 0.25, 4.0)},
 )  # fmt: skip
 class FOZO(Method[FOZOConfig, FOZOState]):
