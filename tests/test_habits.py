@@ -21,6 +21,7 @@ from fozo.bench.plan import Experiment, Recipe
 from fozo.bench.store import collect
 from fozo.cli import main
 from fozo.data import sample
+from fozo.engines.torch_engine import TorchEngine
 from fozo.io import Log, read_log
 from fozo.methods.method import Method
 from fozo.state import leaves, same
@@ -314,3 +315,37 @@ def test_a_report_of_several_folders_has_the_models_side_by_side(
     ]
     plain = next(line for line in head if line.startswith("| plain |"))
     assert [cell.strip() for cell in plain.split("|")[2:-1]] == averages
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_is_an_option(dtype: str) -> None:
+    whole = fozo.load_engine(random_vit(), **HALF)
+    half = fozo.load_engine(random_vit(), dtype=dtype, **HALF)
+    assert isinstance(half, TorchEngine) and half.dtype == getattr(torch, dtype)
+    assert half.spec.fingerprint.endswith(f"-{dtype}") and not whole.spec.fingerprint.endswith(dtype)
+    images = random_images(8)
+    statistics = fozo.calibrate(half, [images])
+    assert statistics.pooled.mean.dtype == np.float64
+    with pytest.raises(fozo.FozoError, match=f"{dtype}"):
+        fozo.Align(whole, statistics)
+    for method in ("align", "fozo"):
+        adapter = fozo.create(method, half, statistics)
+        logits = adapter(images)
+        assert logits.dtype == np.float32 and np.isfinite(logits).all()
+        in_full = fozo.create(method, whole, fozo.calibrate(whole, [images]))
+        in_full(images)
+        kinds, expected = (
+            {name: leaf.dtype for name, leaf in leaves(one.state()) if isinstance(leaf, np.ndarray)}
+            for one in (adapter, in_full)
+        )
+        assert kinds == expected
+    exact = whole.run(whole.check(images))[fozo.Tap.LOGITS]
+    rounded = half.run(half.check(images))[fozo.Tap.LOGITS]
+    assert 0 < np.abs(rounded - exact).max() < 0.1 * np.abs(exact).max()
+
+
+def test_auto_is_one_of_the_two_and_nonsense_is_refused() -> None:
+    engine = fozo.load_engine(random_vit(), dtype="auto")
+    assert isinstance(engine, TorchEngine) and engine.dtype in (torch.float32, torch.bfloat16)
+    with pytest.raises(fozo.FozoError, match="dtype must be one of auto, bfloat16"):
+        fozo.load_engine(random_vit(), dtype="int8")
