@@ -6,6 +6,7 @@ import pickle
 import shutil
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,15 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 import fozo
+from fozo.bench.plan import Experiment, Recipe
+from fozo.bench.store import collect
+from fozo.cli import main
 from fozo.data import sample
+from fozo.engines.torch_engine import TorchEngine
 from fozo.io import Log, read_log
 from fozo.methods.method import Method
 from fozo.state import leaves, same
+from tests.bench.invented import invent
 from tests.engines.onnx import zoo
 from tests.engines.test_blackbox import foreign, network
 from tests.helpers import HALF, VARIANTS, pixels, random_images, random_vit
@@ -286,3 +292,60 @@ def test_a_log_is_json_lines_with_the_checksum_inside(tmp_path: Path) -> None:
         list(read_log(path))
     path.write_bytes(b'cc47beaf {"loss":0.1}\n')  # of fozo 0.2
     assert list(read_log(path)) == [{"loss": 0.1}]
+
+
+def test_a_report_of_several_folders_has_the_models_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = (Experiment("plain", "noadapt"), Experiment("ours", "align"))
+    for folder, images in (("A", 2000), ("B", 64)):
+        invent(tmp_path / folder, Recipe("mine", "Mine", rows), batches=2, calibration=images)
+    page = tmp_path / "page.html"
+    monkeypatch.setattr("sys.argv", ["fozo", "report", str(tmp_path / "A"), str(tmp_path / "B"), "-o", str(page)])
+    with suppress(SystemExit):
+        main()
+    assert "Mine: side by side" in page.read_text()
+    text = page.with_suffix(".md").read_text()
+    head = text.partition("\n## ")[0].splitlines()
+    assert head[0] == "## Mine: side by side"
+    columns = next(line for line in head if "calibrated on" in line)
+    assert columns.index("2000 clean images") < columns.index("64 clean images")
+    averages = [
+        f"{run.measures.average:.2f}" for folder in ("A", "B") for run in collect(tmp_path / folder)[0].of("plain")
+    ]
+    plain = next(line for line in head if line.startswith("| plain |"))
+    assert [cell.strip() for cell in plain.split("|")[2:-1]] == averages
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_is_an_option(dtype: str) -> None:
+    whole = fozo.load_engine(random_vit(), **HALF)
+    half = fozo.load_engine(random_vit(), dtype=dtype, **HALF)
+    assert isinstance(half, TorchEngine) and half.dtype == getattr(torch, dtype)
+    assert half.spec.fingerprint.endswith(f"-{dtype}") and not whole.spec.fingerprint.endswith(dtype)
+    images = random_images(8)
+    statistics = fozo.calibrate(half, [images])
+    assert statistics.pooled.mean.dtype == np.float64
+    with pytest.raises(fozo.FozoError, match=f"{dtype}"):
+        fozo.Align(whole, statistics)
+    for method in ("align", "fozo"):
+        adapter = fozo.create(method, half, statistics)
+        logits = adapter(images)
+        assert logits.dtype == np.float32 and np.isfinite(logits).all()
+        in_full = fozo.create(method, whole, fozo.calibrate(whole, [images]))
+        in_full(images)
+        kinds, expected = (
+            {name: leaf.dtype for name, leaf in leaves(one.state()) if isinstance(leaf, np.ndarray)}
+            for one in (adapter, in_full)
+        )
+        assert kinds == expected
+    exact = whole.run(whole.check(images))[fozo.Tap.LOGITS]
+    rounded = half.run(half.check(images))[fozo.Tap.LOGITS]
+    assert 0 < np.abs(rounded - exact).max() < 0.1 * np.abs(exact).max()
+
+
+def test_auto_is_one_of_the_two_and_nonsense_is_refused() -> None:
+    engine = fozo.load_engine(random_vit(), dtype="auto")
+    assert isinstance(engine, TorchEngine) and engine.dtype in (torch.float32, torch.bfloat16)
+    with pytest.raises(fozo.FozoError, match="dtype must be one of auto, bfloat16"):
+        fozo.load_engine(random_vit(), dtype="int8")
