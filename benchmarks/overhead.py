@@ -181,7 +181,7 @@ def table(folder: Path, model: str, a: argparse.Namespace) -> None:
         size = (folder / f"{model}-{kind}.state").stat().st_size / 1e6
         print(
             f"{kind}, batches of {max(a.batches)}: peak memory {own / plain_peak:.3f}x ({own:.0f} and "
-            f"{plain_peak:.0f} MiB); the full state has {size:.1f} MB",
+            f"{plain_peak:.0f} MiB); the state has {size:.3g} MB",
             flush=True,
         )
 

@@ -224,7 +224,7 @@ def memory(subject: Subject) -> Iterator[list[str]]:
                     measured(server, path, cameras, "--seconds", 1)
                 residents.append(server.resident())
     per_camera = [f"{(residents[2] - residents[i]) / (HELD[2] - HELD[i]):.2f}" for i in (1, 0)]
-    yield [subject.title, *(f"{mb:.0f}" for mb in residents), *per_camera, f"{arrays / 1e6:.2f}"]
+    yield [subject.title, *(f"{mb:.0f}" for mb in residents), *per_camera, f"{arrays / 1e6:.3g}"]
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ from fozo.cli.folder_run import BatchLine, read_folder_run
 from fozo.core.statistics import SourceStatistics
 from fozo.engines.onnx.schema import METADATA
 from fozo.io import encode
+from fozo.io.logs import CHECKSUM
 from fozo.methods.eata import Fisher, measure_fisher
 from fozo.methods.pea import Covariances, measure_covariances
 from fozo.methods.registry import AnyMethod
@@ -208,7 +209,12 @@ def statistics_of_version_02(folder: Path) -> Reader:
 
 def lines(parts: Parts) -> bytes:
     """Give every text its checksum."""
-    return joined([b"%08x %s\n" % (zlib.crc32(part), part) for part in parts])
+    return joined([b"%s%s%d}\n" % (part, CHECKSUM, zlib.crc32(part)) for part in parts])
+
+
+def texts_of(log: bytes) -> list[bytes]:
+    """The lines of a log without their checksums."""
+    return [line.rpartition(CHECKSUM)[0] for line in log.splitlines()]
 
 
 @reader
@@ -216,7 +222,7 @@ def journal(folder: Path) -> Reader:
     method = fozo.create("fozo", engine(), source(), journal=folder / "run.journal")
     for seed in range(3):
         method(random_images(6, seed=seed))
-    texts = [line[9:] for line in (folder / "run.journal").read_bytes().splitlines()]
+    texts = texts_of((folder / "run.journal").read_bytes())
 
     def read(path: Path) -> None:
         assert np.isfinite(fozo.replay(path)).all()
@@ -229,7 +235,7 @@ def folder_run_log(folder: Path) -> Reader:
     header = {"kind": "fozo adapt", "version": 1, "model": "vit", "labelled": True}
     batch = BatchLine(0, 4, 90, 0.5, 0.6, 1.0, 3, {"shift": 1.5})
     entries = [header, *(asdict(replace(batch, index=i, end=90 * (i + 1))) for i in range(3)), {"finished": True}]
-    texts = [encode(each)[9:-1] for each in entries]
+    texts = texts_of(b"".join(map(encode, entries)))
 
     def read(path: Path) -> None:
         run = read_folder_run(path)
@@ -262,7 +268,7 @@ def report(folder: Path) -> Reader:
     good = {path: path.read_bytes() for path in (store.folder / "recipe.json", *(run / name for name in names))}
     texts = []
     for place, (path, data) in enumerate(good.items()):
-        text = b"\n".join(line[9:] for line in data.splitlines()) if path.suffix == ".jsonl" else data
+        text = b"\n".join(texts_of(data)) if path.suffix == ".jsonl" else data
         texts.append(bytes([place]) + text)
 
     def read(path: Path) -> None:

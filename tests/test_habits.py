@@ -1,24 +1,34 @@
 """What scikit-learn, PyTorch, timm and transformers have taught people to type works with fozo."""
 
 import copy
+import json
 import pickle
 import shutil
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 import fozo
+from fozo.bench.plan import Experiment, Recipe
+from fozo.bench.store import collect
+from fozo.cli import main
 from fozo.data import sample
+from fozo.engines.torch_engine import TorchEngine
+from fozo.io import Log, read_log
 from fozo.methods.method import Method
 from fozo.state import leaves, same
+from tests.bench.invented import invent
 from tests.engines.onnx import zoo
 from tests.engines.test_blackbox import foreign, network
-from tests.helpers import HALF, VARIANTS, random_images, random_vit
+from tests.helpers import HALF, VARIANTS, pixels, random_images, random_vit
 from tests.methods.test_contract import Counting
 from tests.methods.test_every_method import METHODS, create, stream
 
@@ -143,3 +153,199 @@ def test_joblib_keeps_an_adapter(tmp_path: Path) -> None:
     joblib.dump(method, tmp_path / "adapter.joblib")
     again = joblib.load(tmp_path / "adapter.joblib")
     np.testing.assert_array_equal(again(random_images(4, seed=1)), method(random_images(4, seed=1)))
+
+
+def test_what_a_processor_of_transformers_gives_is_taken_as_it_is() -> None:
+    transformers = pytest.importorskip("transformers")
+    processor = transformers.ViTImageProcessor(size={"height": 16, "width": 16})
+    adapter = create("align")
+    pictures = [Image.fromarray(image) for image in pixels(2)]
+    inputs = processor(pictures, return_tensors="pt")
+    twin = pickled(adapter)
+    output = adapter(**inputs)
+    assert isinstance(output.logits, torch.Tensor)
+    np.testing.assert_array_equal(output.logits, twin(inputs["pixel_values"]))
+    np.testing.assert_array_equal(output[0], output.logits)
+
+
+def test_what_was_learnt_is_a_state_dict() -> None:
+    method = create("align")
+    method(random_images(4))
+    learnt = method.state_dict()
+    assert all(isinstance(name, str) for name in learnt)
+    other = create("align")
+    other.load_state_dict(learnt)
+    assert same(other.state(), method.state())
+    for broken in ({}, {**learnt, "more": 1}, {**learnt, "recent": np.full((2, 2), np.nan)}):
+        with pytest.raises(fozo.FozoError, match="the state is damaged or of something else"):
+            other.load_state_dict(broken)
+    assert same(other.state(), method.state())
+    held: dict[str, Any] = {
+        name: leaf.copy() if isinstance(leaf, np.ndarray) else leaf for name, leaf in learnt.items()
+    }
+    other.load_state_dict(held)
+    held["recent"][...] = 0  # a user's own arrays stay the user's
+    assert same(other.state(), method.state())
+
+
+def test_an_adapter_is_a_module() -> None:
+    adapter = create("align")
+    twin = create("align")
+    module = adapter.module().to("cpu", torch.float64).eval()
+    assert list(module.parameters()) == [] and not module.training
+    model = torch.nn.Sequential(module, torch.nn.Softmax(dim=1))
+    images = torch.from_numpy(random_images(4)).requires_grad_()
+    probabilities = model(images)
+    assert not probabilities.requires_grad
+    torch.testing.assert_close(probabilities, twin(images.detach()).softmax(dim=1))
+    other = create("align").module()
+    other.load_state_dict(module.state_dict())
+    assert same(other.adapter.state(), adapter.state())
+    compiled = torch.compile(module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(compiled(images), twin(images))
+
+
+@pytest.mark.parametrize("wrap", [torch.compile, torch.nn.DataParallel])
+def test_a_wrapper_that_is_taken_off_is_named(wrap: Any) -> None:
+    with pytest.warns(UserWarning, match="is not used.*; give the module inside") as caught:
+        engine = fozo.load_engine(wrap(random_vit()))
+    assert caught[0].filename == __file__
+    images = random_images(2)
+    np.testing.assert_array_equal(engine(images), fozo.load_engine(random_vit())(images))  # type: ignore[operator]
+
+
+def clean_video(folder: Path, frames: np.ndarray) -> Path:
+    cv2 = pytest.importorskip("cv2")
+    file = folder / "clean.avi"
+    writer = cv2.VideoWriter(str(file), cv2.VideoWriter_fourcc(*"MJPG"), 10, frames.shape[2:0:-1])
+    for frame in frames:
+        writer.write(np.ascontiguousarray(frame[..., ::-1]))
+    writer.release()
+    return file
+
+
+def clean_folder(folder: Path, images: np.ndarray, classes: int) -> Path:
+    for number, image in enumerate(images):
+        inside = folder / "clean" / (str(number % classes) if classes else "")
+        inside.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(inside / f"{number}.png")
+    return folder / "clean"
+
+
+CLEAN: dict[str, Callable[[Path, np.ndarray], Any]] = {
+    "video": clean_video,
+    "flat folder": lambda folder, images: clean_folder(folder, images, 0),
+    "folder of classes": lambda folder, images: clean_folder(folder, images, 3),
+    "path as text": lambda folder, images: str(clean_folder(folder, images, 0)),
+    "list of pictures": lambda folder, images: [Image.fromarray(image) for image in images],
+    "list of arrays": lambda folder, images: list(images),
+    "array": lambda folder, images: images,
+}
+
+
+@pytest.mark.parametrize("kind", CLEAN)
+def test_clean_images_are_given_in_one_way_everywhere(kind: str, tmp_path: Path) -> None:
+    images = pixels(20, size=(20, 24))
+    clean = CLEAN[kind](tmp_path, images)
+    adapter = fozo.adapter(random_vit(), clean, **HALF)
+    assert adapter.source.images == 20
+    reference = fozo.MonitorReference.collect(adapter, clean, corruptions=False)
+    assert reference.clean.images == 20
+    assert reference.unlabelled or kind == "folder of classes"
+    black_box = fozo.adapter(mean_colours, clean)
+    assert black_box.source.images == 20
+    if not isinstance(clean, np.ndarray):
+        frames = fozo.adapter(mean_colours, clean, channels="rgb")
+        assert frames.adapters[20, 24].source.images == 20
+
+
+def test_pixels_are_asked_for_where_they_are_needed() -> None:
+    with pytest.raises(fozo.FozoError, match="float32 where pixels are needed; give uint8 or PIL images"):
+        fozo.MonitorReference.collect(create("align"), random_images(4))
+
+
+def test_statistics_of_the_float_file_say_in_what_an_int8_file_differs(tmp_path: Path) -> None:
+    engine = fozo.load_engine(random_vit(), **HALF)
+    fozo.export(engine, tmp_path / "int8.onnx", int8="dynamic")
+    statistics = fozo.calibrate(engine, [random_images(8)])
+    whole = engine.spec.fingerprint[:12]
+    with pytest.raises(fozo.FozoError, match=rf"\({whole}\), not of vit \({whole}-int8[-0-9a-z]+\)"):
+        fozo.Align(tmp_path / "int8.onnx", statistics)
+
+
+def test_a_log_is_json_lines_with_the_checksum_inside(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    payloads: list[dict[str, Any]] = [{"loss": 0.1, "text": 'a "crc32": 7}'}, {}, {"more": [1, 2]}]
+    log = Log(path)
+    for payload in payloads:
+        log.append(payload)
+    log.close()
+    lines = path.read_text().splitlines()
+    for line, payload in zip(lines, payloads, strict=True):
+        values = json.loads(line)
+        assert isinstance(values.pop("crc32"), int) and values == payload
+    assert list(read_log(path)) == payloads
+    path.write_text(lines[0].replace("0.1", "0.2") + "\n" + lines[1] + "\n")
+    with pytest.raises(fozo.FozoError, match="is damaged in line 1"):
+        list(read_log(path))
+    path.write_bytes(b'cc47beaf {"loss":0.1}\n')  # of fozo 0.2
+    assert list(read_log(path)) == [{"loss": 0.1}]
+
+
+def test_a_report_of_several_folders_has_the_models_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = (Experiment("plain", "noadapt"), Experiment("ours", "align"))
+    for folder, images in (("A", 2000), ("B", 64)):
+        invent(tmp_path / folder, Recipe("mine", "Mine", rows), batches=2, calibration=images)
+    page = tmp_path / "page.html"
+    monkeypatch.setattr("sys.argv", ["fozo", "report", str(tmp_path / "A"), str(tmp_path / "B"), "-o", str(page)])
+    with suppress(SystemExit):
+        main()
+    assert "Mine: side by side" in page.read_text()
+    text = page.with_suffix(".md").read_text()
+    head = text.partition("\n## ")[0].splitlines()
+    assert head[0] == "## Mine: side by side"
+    columns = next(line for line in head if "calibrated on" in line)
+    assert columns.index("2000 clean images") < columns.index("64 clean images")
+    averages = [
+        f"{run.measures.average:.2f}" for folder in ("A", "B") for run in collect(tmp_path / folder)[0].of("plain")
+    ]
+    plain = next(line for line in head if line.startswith("| plain |"))
+    assert [cell.strip() for cell in plain.split("|")[2:-1]] == averages
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_is_an_option(dtype: str) -> None:
+    whole = fozo.load_engine(random_vit(), **HALF)
+    half = fozo.load_engine(random_vit(), dtype=dtype, **HALF)
+    assert isinstance(half, TorchEngine) and half.dtype == getattr(torch, dtype)
+    assert half.spec.fingerprint.endswith(f"-{dtype}") and not whole.spec.fingerprint.endswith(dtype)
+    images = random_images(8)
+    statistics = fozo.calibrate(half, [images])
+    assert statistics.pooled.mean.dtype == np.float64
+    with pytest.raises(fozo.FozoError, match=f"{dtype}"):
+        fozo.Align(whole, statistics)
+    for method in ("align", "fozo"):
+        adapter = fozo.create(method, half, statistics)
+        logits = adapter(images)
+        assert logits.dtype == np.float32 and np.isfinite(logits).all()
+        in_full = fozo.create(method, whole, fozo.calibrate(whole, [images]))
+        in_full(images)
+        kinds, expected = (
+            {name: leaf.dtype for name, leaf in leaves(one.state()) if isinstance(leaf, np.ndarray)}
+            for one in (adapter, in_full)
+        )
+        assert kinds == expected
+    exact = whole.run(whole.check(images))[fozo.Tap.LOGITS]
+    rounded = half.run(half.check(images))[fozo.Tap.LOGITS]
+    assert 0 < np.abs(rounded - exact).max() < 0.1 * np.abs(exact).max()
+
+
+def test_auto_is_one_of_the_two_and_nonsense_is_refused() -> None:
+    engine = fozo.load_engine(random_vit(), dtype="auto")
+    assert isinstance(engine, TorchEngine) and engine.dtype in (torch.float32, torch.bfloat16)
+    with pytest.raises(fozo.FozoError, match="dtype must be one of auto, bfloat16"):
+        fozo.load_engine(random_vit(), dtype="int8")

@@ -20,9 +20,10 @@ from fozo.core.noise import generator
 from fozo.core.normalisation import InputRange, common, name_of
 from fozo.core.statistics import SourceStatistics
 from fozo.core.tokens import PatchMoments, displacement, pooled_moments, transport
-from fozo.data.inputs import batches
+from fozo.data.inputs import batches, is_video
 from fozo.data.sets import open_images, open_unlabelled
 from fozo.data.streams import in_order
+from fozo.data.videos import video_frames
 from fozo.engines.load import LoadOptions, Model, load_engine
 from fozo.errors import FozoError, ImageWarning
 from fozo.io import check_output
@@ -57,7 +58,7 @@ def adapter(model: Model, source: object, **options: object) -> Align | Equalise
             torchvision, a file of weights, an ``.onnx`` file, a folder of transformers', ``timm:NAME``, or any other
             model or function of images, which then has its images equalised and returns what it always returns.
         source: clean images to calibrate on now, in any form that :func:`fozo.calibrate` takes (a ``DataLoader``, a
-            folder, a list of PIL images), or what it gave, or the file that keeps that.
+            folder, a video, a list of PIL images), or what it gave, or the file that keeps that.
         options: fields of :class:`fozo.LoadOptions` (``mean=0.5``) and of :class:`fozo.methods.align.AlignConfig`
             (``slots=2``), and ``journal=``; for models that show no tokens of
             :class:`fozo.methods.equalise.EqualiseConfig`. With ``channels="bgr"`` (or ``"rgb"``) images are frames as
@@ -73,7 +74,7 @@ def adapter(model: Model, source: object, **options: object) -> Align | Equalise
     engine = load_engine(model, **load)
     if isinstance(source, SourceStatistics):
         statistics = source
-    elif isinstance(source, (str, os.PathLike)) and not Path(source).is_dir():
+    elif isinstance(source, (str, os.PathLike)) and not Path(source).is_dir() and not is_video(source):
         statistics = SourceStatistics.load(source)
     else:
         statistics = calibrate(engine, source)
@@ -93,7 +94,9 @@ def _frame_adapter(
             f"fozo.adapter with channels= {what}; prepare frames for the model in a function, and give that"
         )
     adapter = FrameAdapter(model, channels, cast("str | None", load.get("architecture")))
-    if isinstance(source, (str, os.PathLike)):
+    if is_video(source):
+        source = (adapter.ordered(pixels) for pixels, _ in video_frames(os.fspath(source)))  # type: ignore[call-overload]
+    elif isinstance(source, (str, os.PathLike)):
         files = open_unlabelled(Path(source))
         source = (adapter.ordered(files.read(index)) for index in range(len(files)))
     by_size: dict[tuple[int, int], SourceStatistics] = {}
@@ -129,7 +132,7 @@ def calibrate(model: Model, source: object) -> SourceStatistics:
     Args:
         model: an engine, or anything that :func:`fozo.load_engine` makes one of.
         source: clean images: a ``DataLoader``, a ``Dataset`` or another iterable of batches or of single images, an
-            array of all of them, a folder, or what :func:`fozo.open_images` opened. :mod:`fozo.data.inputs`
+            array of all of them, a folder, a video, or what :func:`fozo.open_images` opened. :mod:`fozo.data.inputs`
             lists the forms of a batch.
     """
     engine = load_engine(model)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -157,6 +158,11 @@ class Spec:
         return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
 
 
+def short(fingerprint: str) -> str:
+    """Shorten the hash in a fingerprint, and keep what tells it from others of the same weights: ``-int8-...``."""
+    return re.sub(r"[0-9a-f]{12,}", lambda match: match[0][:12], fingerprint)
+
+
 @dataclass(frozen=True)
 class Move:
     """An affine move ``scale * token + shift`` of tokens as they enter each block.
@@ -285,6 +291,12 @@ class Answer:
     """What a black box returned instead of logits (boxes, masks): passed through unchanged."""
 
     value: object
+
+
+class Output(NamedTuple):
+    """Logits ``[B, classes]``, named as the models of transformers name them."""
+
+    logits: Images
 
 
 class Batch(Protocol):

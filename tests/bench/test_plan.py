@@ -107,8 +107,8 @@ def test_experiments_of_a_recipe() -> None:
     assert len({e.hash for e in load_recipe("table4").experiments(ANY)}) == 18
     with pytest.raises(FozoError, match=r"table1 has no row of the method 'tent'; .*; --method tent adds one$"):
         recipe.experiments(ANY, methods=("tent",))
-    some = load_recipe("streams").experiments(ANY, labels=("Align, 2 passes",))
-    assert len(some) == 5 and {e.options["passes"] for e in some} == {2}
+    foa = load_recipe("streams").experiments(ANY, labels=("FOA",))
+    assert len(foa) == 5 and {e.options["passes"] for e in foa} == {2}
     with pytest.raises(FozoError, match=r"streams has no row of the label 'FOZO .paper.'; it has NoAdapt; Align"):
         load_recipe("streams").experiments(ANY, labels=("FOZO (paper)",))
     mixed = load_recipe("streams").experiments(ANY, labels=("Align", "FOA"), columns=("mixed",))

@@ -47,9 +47,9 @@ class Device(TorchFunctionMode):
                 return args[0].as_subclass(torch.Tensor)
             assert name not in READERS, f"a tensor elsewhere was read by {name}"
         targets = [*args[1:], *given.values()]
-        if name in ("to", "empty", "tensor") and any(map(_is_elsewhere, targets)):
+        if name in ("to", "empty", "tensor", "as_tensor") and any(map(_is_elsewhere, targets)):
             makers: dict[str, Callable[..., torch.Tensor]] = {
-                "to": torch.as_tensor, "tensor": torch.tensor, "empty": torch.empty,
+                "to": torch.as_tensor, "as_tensor": torch.as_tensor, "tensor": torch.tensor, "empty": torch.empty,
             }  # fmt: skip
             tensor = makers[name](args[0])
             kinds = [target for target in targets if isinstance(target, torch.dtype)]

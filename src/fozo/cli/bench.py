@@ -124,7 +124,7 @@ def _list() -> None:
 
 
 def report(
-    runs: Annotated[Path, "Folder of fozo bench, or .jsonl of fozo watch --events."],
+    runs: Annotated[list[Path], "Folders of fozo bench, or one .jsonl of fozo watch --events."],
     out: Annotated[Path, "The page; tables are written beside it."] = Path("report.html"),
 ) -> None:
     """Write the results as one HTML page, and those of fozo bench as Markdown, CSV and LaTeX tables beside it."""
@@ -132,12 +132,14 @@ def report(
 
     if not out.name or out.is_dir():
         raise FozoError(f"{out} is a folder; give the name of a page to write, such as report.html")
-    if runs.is_file():
-        print(write_timeline(runs, out))
+    first, *more = runs
+    if first.is_file() and not more:
+        print(write_timeline(first, out))
         return
-    if not runs.is_dir():
-        raise FozoError(f"{runs} is not a folder; give fozo bench's --out, or what fozo watch --events wrote")
-    written, stale = write_report(runs, out)
+    for folder in runs:
+        if not folder.is_dir():
+            raise FozoError(f"{folder} is not a folder; give fozo bench's --out, or what fozo watch --events wrote")
+    written, stale = write_report(first, out, *more)
     for path in stale:
         print(f"fozo: {path} is left out: its recipe has no such row or options any more", file=sys.stderr)
     print(", ".join(map(str, written)))

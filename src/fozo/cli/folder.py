@@ -3,7 +3,6 @@
 Images of a folder; and frames of one, one that grows, a video file or a camera, for ``fozo watch`` and to calibrate on.
 """
 
-import importlib
 import re
 import sys
 import time
@@ -13,17 +12,17 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from fozo.cli.options import Progress
+from fozo.data import videos
 from fozo.data.classes import match_classes
 from fozo.data.images import Pixels, read_image
-from fozo.data.inputs import sized_pixels
-from fozo.data.sets import open_images
+from fozo.data.inputs import open_clean
 from fozo.data.sets.base import ImageSet, Sample
-from fozo.data.sets.folder import image_paths, imagenet_wnids, open_unlabelled
+from fozo.data.sets.folder import image_paths, imagenet_wnids
 from fozo.data.streams import LabelledBatch, in_order
 from fozo.errors import FozoError
 from fozo.io import check_output, disk_errors
@@ -31,7 +30,6 @@ from fozo.methods.registry import AnyMethod
 from fozo.monitor import MonitorReference
 from fozo.types import Engine, Spec
 
-CLEAN_FRAMES = 256  # at most, of a video to calibrate on: neighbours are all but the same
 POLL = 0.5  # seconds between two reads of a folder that grows
 PATIENCE = 4  # tries of a file that cannot be read before it is left out: it may be half-written
 CLEAN = 512  # images, at most, that a monitor's reference is made from: more take time and change little
@@ -69,17 +67,7 @@ def clean_frames(video: Path, first: str | None, spec: Spec) -> Pixels:
     if first is not None and (match is None or not float(match[1])):
         raise FozoError(f"--first is {first!r}; give how long the video is clean, such as 60s or 5min")
     until = float(match[1]) * {"min": 60, "h": 3600}.get(match[2], 1) if match else float("inf")
-    kept: list[Pixels] = []
-    step = 1
-    for number, frame in enumerate(_video(str(video))):
-        if frame.time >= until:
-            break
-        if number % step == 0:
-            kept.append(sized_pixels([frame.pixels], spec)[0])
-        if len(kept) > CLEAN_FRAMES:
-            kept = kept[::2]
-            step *= 2
-    return np.stack(kept)
+    return videos.clean_frames(video, spec, until)
 
 
 def _folder(root: Path, follow: bool) -> Iterator[Frame | None]:
@@ -102,30 +90,8 @@ def _folder(root: Path, follow: bool) -> Iterator[Frame | None]:
 
 
 def _video(source: str) -> Iterator[Frame]:
-    try:
-        cv2: Any = importlib.import_module("cv2")
-    except ImportError as error:
-        raise FozoError("videos and cameras need OpenCV; install it with pip install 'fozo[bench]'") from error
-    camera = source.isdecimal()
-    what = f"camera {source}" if camera else source
-    unreadable = f"OpenCV cannot read a frame of {what}; check that it is there and of a kind it knows"
-    try:
-        video = cv2.VideoCapture(int(source) if camera else source)
-    except cv2.error as error:  # of a number that no camera has
-        raise FozoError(unreadable) from error
-    try:
-        number = 0
-        while True:
-            read, picture = video.read()
-            if not read or picture is None:
-                break
-            number += 1
-            at = time.time() if camera else video.get(cv2.CAP_PROP_POS_MSEC) / 1000
-            yield Frame(str(number), np.ascontiguousarray(picture[:, :, ::-1]), at)  # OpenCV's blue comes first
-        if not number:
-            raise FozoError(unreadable)
-    finally:
-        video.release()
+    for number, (pixels, at) in enumerate(videos.video_frames(source), start=1):
+        yield Frame(str(number), pixels, at)
 
 
 def label_by_folder(images: ImageSet, spec: Spec) -> ImageSet | None:
@@ -166,10 +132,7 @@ def read_batches(
 def make_reference(adapter: AnyMethod, clean: Path | Pixels, path: Path, sample: int | None = None) -> None:
     """Make the monitor's reference from clean images; the classes of a folder are used if it has them."""
     check_output(path)
-    try:
-        images = clean if isinstance(clean, np.ndarray) else open_images(clean)
-    except FozoError:  # no set of classes: then a folder of images
-        images = open_unlabelled(cast("Path", clean))
+    images = clean if isinstance(clean, np.ndarray) else open_clean(clean, adapter.engine.spec, labelled=True)
     if isinstance(images, ImageSet) and len(images) > CLEAN:
         images = images.take(CLEAN)
     options: dict[str, Any] = {} if sample is None else {"sample": sample}

@@ -38,6 +38,7 @@ LOADING: dict[str, tuple[type, str]] = {
     "channels": (str, "Order of colours that a black box reads: rgb, or bgr."),
     "labels": (Path, "Text file with the name of a class in each line, in the order of the model's outputs."),
     "device": (str, "cpu, cuda, ..."),
+    "dtype": (str, "Precision of a torch model: bfloat16, float16, float32, float64, or auto for the faster."),
     "threads": (int, "Processors to work on; all by default."),
     "runtime": (str, "Of an .onnx file: onnxruntime or openvino."),
     "scales": (Path, "What fozo quantise wrote, to run the model quantised."),

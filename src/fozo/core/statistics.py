@@ -18,7 +18,7 @@ from fozo.core.normalisation import InputRange, Normalisation, name_of
 from fozo.core.tokens import PatchMoments
 from fozo.errors import FozoError
 from fozo.state import Measured
-from fozo.types import Array, Spec
+from fozo.types import Array, Spec, short
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class SourceStatistics(Measured):
     def __repr__(self) -> str:
         normalisation = None if self.inputs is None else self.inputs.inferred()
         how = "" if normalisation is None else f", {name_of(normalisation)}"
-        return f"<SourceStatistics of {self.model or 'a model'} ({self.fingerprint[:12]}): {self.images} images{how}>"
+        return f"<SourceStatistics of {self.model or 'a model'} ({short(self.fingerprint)}): {self.images} images{how}>"
 
     def check(self, fingerprint: str, model: str, spec: Spec | None = None) -> None:
         """Refuse to serve a model other than the one these statistics were collected from.
@@ -159,8 +159,8 @@ class SourceStatistics(Measured):
         again = "collect them again with this model"
         if fingerprint != self.fingerprint:
             raise FozoError(
-                f"these source statistics are of {self.model or 'another model'} ({self.fingerprint[:12]}), not of "
-                f"{model} ({fingerprint[:12]}); {again}"
+                f"these source statistics are of {self.model or 'another model'} ({short(self.fingerprint)}), not of "
+                f"{model} ({short(fingerprint)}); {again}"
             )
         if spec is None:
             return

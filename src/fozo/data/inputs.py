@@ -20,7 +20,7 @@ Pixels of another size than the model's are resized and cropped as streams do it
 for tensors, on their device, and NumPy for all else.
 
 Clean images (:func:`batches`), given to calibration: a ``DataLoader``, a ``Dataset`` or any other iterable of batches
-or of single images, an array of all, an :class:`~fozo.data.sets.base.ImageSet`, a folder.
+or of single images, an array of all, an :class:`~fozo.data.sets.base.ImageSet`, a folder, a video.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 BATCH = 64  # images of a batch, where they come one by one
 BYTES = ("uint8", "torch.uint8")  # types of pixels that are still to be normalised
+VIDEOS = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg")
 KEYS = ("pixel_values", "images", "image")  # where dictionaries of transformers and of datasets have images
 
 
@@ -80,11 +81,10 @@ def to_type_of(images: ImagesT, array: Floats) -> ImagesT:
 
 
 def batches(source: object, spec: Spec) -> Iterator[Images]:
-    from fozo.data.sets import ImageSet, open_images, open_unlabelled
+    from fozo.data.sets import ImageSet
 
     if isinstance(source, (str, os.PathLike)):
-        path = Path(source)
-        source = open_unlabelled(path) if path.is_dir() else open_images(path)
+        source = open_clean(source, spec)
     axes = list(map(_axes, source)) if isinstance(source, (list, tuple)) else []
     if isinstance(source, Mapping) or (len(axes) > 1 and axes[0] == 4 and 4 not in axes[1:]):
         source = _unwrapped(source)
@@ -100,6 +100,37 @@ def batches(source: object, spec: Spec) -> Iterator[Images]:
             f"cannot calibrate on {_describe(source)}; give a DataLoader, a folder of images, or an iterable of batches"
         )
     return _gathered(cast("Iterable[object]", source), spec)
+
+
+def is_video(source: object) -> bool:
+    return isinstance(source, (str, os.PathLike)) and Path(source).suffix.lower() in VIDEOS
+
+
+def open_clean(path: str | os.PathLike[str], spec: Spec, *, labelled: bool = False) -> ImageSet | npt.NDArray[np.uint8]:
+    """Open clean images: a folder with or without classes, an ``.npz`` of images, or a video.
+
+    Folders of a folder are classes only if they are asked for.
+    """
+    from fozo.data.sets import open_images, open_unlabelled
+    from fozo.data.videos import clean_frames
+
+    if is_video(path):
+        return clean_frames(Path(path), spec)
+    if labelled or not Path(path).is_dir():
+        try:
+            return open_images(Path(path))
+        except FozoError:
+            if not Path(path).is_dir():
+                raise
+    return open_unlabelled(Path(path))
+
+
+def as_pixels(images: object, spec: Spec) -> npt.NDArray[np.uint8]:
+    """Turn a list or an array of pictures into ``uint8 [N, height, width, channels]`` at the model's size."""
+    array = _as_array(_unwrapped(images), spec)
+    if str(array.dtype) not in BYTES:
+        raise FozoError(f"{_describe(images)} has {array.dtype} where pixels are needed; give uint8 or PIL images")
+    return sized_pixels(list(channels_last(_to_numpy(array), spec)), spec)
 
 
 def _gathered(source: Iterable[object], spec: Spec) -> Iterator[Images]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from fozo.engines.onnx.runtimes import GraphEngine
 
 TIMM = "timm:"
+DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")
 NO_ONNX = "the onnx package, which finds the tokens in it, is not installed: pip install 'fozo[export]'"
 OTHER_KINDS = ("use it as a black box", "use timm's names")  # what refusals of modules that are no plain ViT advise
 Model: TypeAlias = "Engine | torch.nn.Module | CallableModel | str | os.PathLike[str]"  # What :func:`load_engine` takes
@@ -61,7 +63,8 @@ class LoadOptions:
     device: str | None = None
     """``"cpu"``, ``"cuda"``, ...; by default where the model is."""
     dtype: str | None = None
-    """``"float32"`` or ``"float64"``; by default the model's."""
+    """Precision of a torch model: ``"bfloat16"``, ``"float16"``, ``"float32"`` or ``"float64"``; by default its own.
+    ``"auto"`` measures whether bfloat16 or float32 is faster here. What is learnt and measured keeps full precision."""
     chunk: int | None = None
     """How many images go through the blocks together; bounds memory. The default measures well."""
     threads: int | None = None
@@ -239,7 +242,7 @@ def _load_graph(path: str | os.PathLike[str], options: LoadOptions) -> GraphEngi
 def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOptions) -> Engine:
     import torch
 
-    from fozo.engines.torch_engine import TorchEngine
+    from fozo.engines.torch_engine import TorchEngine, faster_dtype
     from fozo.models.convert import (
         hints_from_name,
         names_by_tag,
@@ -249,8 +252,8 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
     )
     from fozo.models.libraries import converter
 
-    if options.dtype not in (None, "float32", "float64"):
-        raise FozoError(f"dtype must be 'float32' or 'float64', not {options.dtype!r}")
+    if options.dtype not in (None, *DTYPES):
+        raise FozoError(f"dtype must be one of {', '.join(DTYPES)}, not {options.dtype!r}")
     own_name = Path(model).stem if isinstance(model, (str, os.PathLike)) else "vit"
     hints = hints_from_name(options.architecture or own_name)
     size = options.image_size
@@ -283,7 +286,9 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
         )
     channels = vit.architecture.channels
     try:
-        vit = vit.to(device=options.device, dtype=getattr(torch, options.dtype) if options.dtype else None)
+        vit = vit.to(device=options.device)
+        if options.dtype is not None:
+            vit = vit.to(faster_dtype(vit) if options.dtype == "auto" else getattr(torch, options.dtype))
     except (RuntimeError, AssertionError, NotImplementedError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise FozoError(
@@ -335,7 +340,13 @@ def _unwrapped(model: Any) -> torch.nn.Module:  # noqa: ANN401 - of any of torch
 
     parallel = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
     while isinstance(model, parallel) or hasattr(model, "_orig_mod"):  # what torch.compile wraps
-        model = model.module if isinstance(model, parallel) else model._orig_mod
+        if isinstance(model, parallel):
+            lost = f"{type(model).__name__} is not used, and the model runs on one device; load one engine a device"
+            model = model.module
+        else:
+            lost = "what torch.compile made is not used because fozo runs the blocks itself; the results are the same"
+            model = model._orig_mod
+        warnings.warn(f"{lost}; give the module inside to hear no more of it", UserWarning, stacklevel=4)
     module: torch.nn.Module = model
     return module
 

@@ -13,9 +13,11 @@ cache and peak memory does not grow with the batch.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, reduce
@@ -34,6 +36,7 @@ from fozo.engines.walk import Visit
 from fozo.errors import FozoError, check_counts
 from fozo.models.vit import Block, Linear, ViT
 from fozo.types import (
+    LOG,
     NO_KNOBS,
     SAMPLED_TOKENS,
     Affine,
@@ -54,6 +57,8 @@ CPU_TOKENS = 1600
 """How many tokens go through the blocks together on a CPU: eight images of 224 px in patches of 16. Fewer make the
 matrix products too small, more leave the cache."""
 GPU_TOKENS = 51200  # the same for a device that wants large products
+MEASURED_IMAGES = 4
+MEASURED_RUNS = 3  # of which the fastest counts
 
 if hasattr(os, "register_at_fork"):
     # OpenMP, which torch computes with, waits for ever in a forked child for the threads that its parent had, unless
@@ -286,6 +291,23 @@ def fingerprint(vit: ViT) -> str:
     return digest.hexdigest()
 
 
+def faster_dtype(vit: ViT) -> torch.dtype:
+    """Measure whether a model is faster in float32 or in bfloat16, on the device where it is."""
+    a = vit.architecture
+    seconds = {torch.float32: math.inf, torch.bfloat16: math.inf}
+    twins = {dtype: copy.deepcopy(vit).to(dtype) for dtype in seconds}
+    for _ in range(MEASURED_RUNS):
+        for dtype, twin in twins.items():
+            images = torch.zeros((MEASURED_IMAGES, a.channels, *a.image_size), dtype=dtype, device=vit.cls_token.device)
+            start = time.perf_counter()
+            with torch.inference_mode():
+                twin(images).cpu()
+            seconds[dtype] = min(seconds[dtype], time.perf_counter() - start)
+    dtype = min(seconds, key=lambda dtype: seconds[dtype])
+    LOG.info("%s is faster here: %s", dtype, ", ".join(f"{each} {value:.3f} s" for each, value in seconds.items()))
+    return dtype
+
+
 def _restricted(vit: ViT, classes: Sequence[int]) -> ViT:
     """The same model, its tensors shared, with only some rows of its head."""
     state = vit.state_dict()
@@ -324,13 +346,15 @@ class TorchEngine(EngineBase):
         same = ("depth", "dim", "classes", "channels", "image_size", "patch_size", "head_width", "class_token")
         shape: dict[str, Any] = {field: getattr(vit.architecture, field) for field in same}
         names = None if labels is None else tuple(labels)
-        self.spec = Spec(name, fingerprint=fingerprint(vit), mean=mean, std=std, labels=names, **shape)
+        dtype = vit.cls_token.dtype
+        precision = "" if dtype.itemsize >= 4 else f"-{str(dtype).removeprefix('torch.')}"
+        self.spec = Spec(name, fingerprint=fingerprint(vit) + precision, mean=mean, std=std, labels=names, **shape)
         if classes is not None:
             self.spec = self.spec.restricted(classes)
             vit = _restricted(vit, classes)
         self.vit = vit
         self.device = str(vit.cls_token.device)
-        self.dtype = vit.cls_token.dtype
+        self.dtype = dtype
         tokens = CPU_TOKENS if self.device == "cpu" else GPU_TOKENS
         self.chunk = max(1, tokens // vit.pos_embed.shape[1]) if chunk is None else chunk
         check_counts(chunk=self.chunk)

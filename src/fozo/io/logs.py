@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 import sys
 import types
 import typing
@@ -26,6 +27,8 @@ else:
 
 MAX_JSON = 16 << 20  # bytes of a JSON file; a recipe, the largest that fozo writes, has some hundred thousand
 MAX_LINE = 16 << 20  # bytes of a line of a log
+CHECKSUM = b'"crc32":'
+OLD_LINE = re.compile(rb"([0-9a-f]{8}) (\{.*)\n")  # of fozo 0.2: the checksum, and the object
 D = TypeVar("D")
 MAX_INTEGER = 2**63 - 1
 WORDS = {str: "text", int: "a whole number", float: "a finite number", bool: "true or false", tuple: "a list"}
@@ -67,10 +70,10 @@ def read_toml(path: Path) -> dict[str, Any]:
 class Log:
     """An append-only file of checksummed lines that survives a kill at any moment.
 
-    A line is the CRC-32 of its text in hexadecimal, a space, and the text, which is JSON. Each line is handed to the
-    operating system in one write, so SIGKILL cannot lose it; ``sync`` protects all lines from a power cut too. A torn
-    last line is cut off when the file is opened; damage before that is an error. A second writer is refused while it is
-    open.
+    A line is a JSON object, and its last value ``crc32`` is the checksum of what is before that. Each line is handed to
+    the operating system in one write, so SIGKILL cannot lose it; ``sync`` protects all lines from a power cut too. A
+    torn last line is cut off when the file is opened; damage before that is an error. A second writer is refused while
+    it is open.
     """
 
     def __init__(self, path: Path) -> None:
@@ -112,19 +115,24 @@ class Log:
 
 
 def encode(payload: Mapping[str, object]) -> bytes:
-    text = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
-    return b"%08x %s\n" % (zlib.crc32(text), text)
+    text = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode().removesuffix(b"}")
+    head = text + b"," if payload else text
+    return b"%s%s%d}\n" % (head, CHECKSUM, zlib.crc32(head))
 
 
 def decode(line: bytes) -> dict[str, Any] | None:
     """Read a line; ``None`` if it is torn or damaged."""
-    check, _, text = line.rstrip(b"\n").partition(b" ")
-    if not line.endswith(b"\n") or b"%08x" % zlib.crc32(text) != check:
+    old = OLD_LINE.fullmatch(line)
+    head, _, check = line.rpartition(CHECKSUM)
+    is_whole = int(old[1], 16) == zlib.crc32(old[2]) if old else check == b"%d}\n" % zlib.crc32(head)
+    if not is_whole:
         return None
     try:
-        return parse_json(text)
+        payload = parse_json(old[2] if old else line)
     except ValueError:
         return None
+    payload.pop("crc32", None)
+    return payload
 
 
 def read_log(path: Path) -> Iterator[dict[str, Any]]:

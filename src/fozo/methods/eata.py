@@ -25,7 +25,7 @@ from fozo.methods.common.twin import flat, write
 from fozo.methods.method import Result
 from fozo.methods.registry import register
 from fozo.state import Measured
-from fozo.types import Array, Engine, Floats, Images
+from fozo.types import Array, Engine, Floats, Images, short
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -139,8 +139,8 @@ class EATA(GradientMethod[EATAConfig, EATAState]):
         spec = self.engine.spec
         if fisher.fingerprint != spec.fingerprint or fisher.values.shape != self._start.shape:
             raise FozoError(
-                f"this Fisher information is of {fisher.model or 'another model'} ({fisher.fingerprint[:12]}), not of "
-                f"{spec.name} ({spec.fingerprint[:12]}); measure it again with this model"
+                f"this Fisher information is of {fisher.model or 'another model'} ({short(fisher.fingerprint)}), not "
+                f"of {spec.name} ({short(spec.fingerprint)}); measure it again with this model"
             )
         return fisher
 

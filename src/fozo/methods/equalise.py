@@ -69,7 +69,7 @@ class Equalise(Wrapper[EqualiseConfig, EqualiseState]):
 
     if TYPE_CHECKING:
 
-        def __call__(self, images: object) -> Any:  # noqa: ANN401 - it is the model that decides
+        def __call__(self, images: object = None, *, pixel_values: object = None) -> Any:  # noqa: ANN401 - the model decides
             """Adapt to images and return what the model returns for them."""
 
     def prepare(self) -> None:

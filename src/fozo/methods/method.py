@@ -35,11 +35,13 @@ from fozo.methods.common.journal import Journal, read_journal
 from fozo.methods.common.options import NoOptions, plain, with_options
 from fozo.methods.observer import AttachedObserver, DriftReading, Observation, Observer, Reading
 from fozo.state import Changes, Leaf, State, check_owner, diff, leaves, patch, read_state, rebuild, save, seal
-from fozo.types import Answer, Array, Batch, Floats, ForkSafeLock, Images, ImagesT, Tap
+from fozo.types import Answer, Array, Batch, Floats, ForkSafeLock, Images, ImagesT, Output, Tap
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from typing_extensions import Self
+
+    from fozo.methods.common.module import AdapterModule
 
 LOG = logging.getLogger(__name__)
 AUTHORS_NAMES = {
@@ -229,15 +231,19 @@ class Method(ABC, Generic[C, S]):
     def __call__(self, images: ImagesT) -> ImagesT: ...
     @overload
     def __call__(self, images: object) -> Images: ...
-    def __call__(self, images: object) -> Images:
+    @overload
+    def __call__(self, *, pixel_values: object) -> Output: ...
+    def __call__(self, images: object = None, *, pixel_values: object = None) -> Images | Output:
         """Adapt to images and return their logits ``[B, classes]``.
 
         Images are normalised floats ``[B, channels, height, width]`` or ``[channels, height, width]`` of any precision,
         ``uint8`` pixels, PIL images, a list of these, or a batch of a ``DataLoader`` (:mod:`fozo.data.inputs`). Tensors
         in, tensors out, on their device; NumPy otherwise. If it raises, the method is as it was before the call. It may
         be called from many threads: batches are taken one at a time. A forked child has a copy that continues by
-        itself.
+        itself. With ``pixel_values=``, as a processor of transformers gives it, the result has them as ``.logits``.
         """
+        if pixel_values is not None:
+            return Output(self(pixel_values))
         with self._lock:
             before = self._moments()
             try:
@@ -351,6 +357,21 @@ class Method(ABC, Generic[C, S]):
         self.check_state(state)
         with self._lock:
             self._set(replace(self._now, state=state, metrics={}))
+
+    def state_dict(self) -> dict[str, Leaf]:
+        """Return what was learnt as arrays, numbers and texts by name; the arrays are read-only."""
+        return dict(leaves(self.state()))
+
+    def load_state_dict(self, state_dict: Mapping[str, Leaf]) -> None:
+        """Continue from what :meth:`state_dict` returned. One that does not fit is refused, and nothing is changed."""
+        copies = {name: leaf.copy() if isinstance(leaf, np.ndarray) else leaf for name, leaf in state_dict.items()}
+        self.load_state(rebuild(self.init(), copies))
+
+    def module(self) -> AdapterModule:
+        """Return a module of PyTorch that calls this adapter."""
+        from fozo.methods.common.module import AdapterModule
+
+        return AdapterModule(self)
 
     def metrics(self) -> dict[str, float]:
         """Return numbers about the latest batch by name: a loss, a step size; and those of an observer."""

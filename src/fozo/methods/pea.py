@@ -38,7 +38,7 @@ from fozo.methods.common.options import one_of, positive, share, sweep
 from fozo.methods.method import Method, Result
 from fozo.methods.registry import register
 from fozo.state import Measured, State
-from fozo.types import Array, Batch, Engine, Floats, Images, Spec, Tap
+from fozo.types import Array, Batch, Engine, Floats, Images, Spec, Tap, short
 
 RIDGE = 1e-5  # Added to the diagonal of every covariance of the source, as in the authors' program
 FLOOR = 1e-5  # The least eigenvalue of a covariance that is whitened by
@@ -349,8 +349,8 @@ class Covariances(Measured):
     def check(self, spec: Spec) -> None:
         if self.fingerprint != spec.fingerprint or self.mean.shape != (spec.depth, spec.dim):
             raise FozoError(
-                f"these token covariances are of {self.model or 'another model'} ({self.fingerprint[:12]}), not of "
-                f"{spec.name} ({spec.fingerprint[:12]}); measure them again with this model"
+                f"these token covariances are of {self.model or 'another model'} ({short(self.fingerprint)}), not of "
+                f"{spec.name} ({short(spec.fingerprint)}); measure them again with this model"
             )
 
 

@@ -6,7 +6,8 @@ corrupting some of them, and how often predictions are right on all of these. It
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar
@@ -18,7 +19,7 @@ from scipy.special import softmax
 from fozo.data.classes import match_classes
 from fozo.data.corruptions import KINDS, corrupt
 from fozo.data.images import Pixels
-from fozo.data.inputs import leave_out
+from fozo.data.inputs import as_pixels, leave_out, open_clean
 from fozo.data.sets.base import ImageSet
 from fozo.data.streams import prepare
 from fozo.errors import FozoError
@@ -27,7 +28,7 @@ from fozo.monitor.drift import MIN_SCALE, RECENT, CleanImages, Whitening
 from fozo.monitor.quality import NAMES, QualityStatistics
 from fozo.monitor.regression import Estimate, Evidence, Regression, prediction_features
 from fozo.state import Measured, State
-from fozo.types import Answer, Array, Floats, Spec
+from fozo.types import Answer, Array, Floats, Spec, short
 
 SAMPLE = 24  # images that are degraded for each kind and severity by default: 5 minutes for a ViT-Tiny on two cores
 BATCH = 20
@@ -100,7 +101,7 @@ class MonitorReference(Measured):
     def collect(
         cls,
         adapter: Method[Any, Any],
-        images: ImageSet | Pixels,
+        images: ImageSet | Pixels | str | os.PathLike[str] | Sequence[object],
         labels: Labels | None = None,
         *,
         corruptions: bool = True,
@@ -114,7 +115,7 @@ class MonitorReference(Measured):
         Args:
             adapter: what is going to be watched.
             images: a few hundred clean ones: :func:`fozo.open_images`, whose labels are used if it has more than one
-                class, or ``uint8 [n, height, width, channels]`` at the model's size.
+                class, or a folder, a video, ``uint8 [n, height, width, channels]``, or a list of pictures.
             labels: for an array, the right columns of the logits, if they are known.
             corruptions: whether to corrupt some of them, which needs the extra ``fozo[bench]``; without, the monitor
                 reports drift, image quality and camera faults, but no diagnosis and no expected accuracy.
@@ -122,7 +123,11 @@ class MonitorReference(Measured):
             progress: is called with what is done, how much of it, and how much there is.
         """
         spec = adapter.engine.spec
-        if isinstance(images, ImageSet):
+        if isinstance(images, (str, os.PathLike)):
+            images = open_clean(images, spec, labelled=True)
+        if not isinstance(images, ImageSet):
+            images = as_pixels(images, spec)
+        else:
             if labels is None and len(images.classes) > 1:
                 images = match_classes(images, spec)
                 labels = np.array([sample.label for sample in images.samples])
@@ -188,8 +193,8 @@ class MonitorReference(Measured):
         spec = adapter.engine.spec
         if self.fingerprint != spec.fingerprint or self.method != adapter.info.name:
             raise FozoError(
-                f"this monitor reference is of {self.method} on {self.model} ({self.fingerprint[:12]}), not of "
-                f"{adapter.info.name} on {spec.name} ({spec.fingerprint[:12]}); collect it again with this one"
+                f"this monitor reference is of {self.method} on {self.model} ({short(self.fingerprint)}), not of "
+                f"{adapter.info.name} on {spec.name} ({short(spec.fingerprint)}); collect it again with this one"
             )
         width = QualityStatistics(spec).width
         if width != self.clean.width:

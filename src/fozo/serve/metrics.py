@@ -1,6 +1,5 @@
 """Metrics for Prometheus. Clients name the cameras, so the number of labels is limited."""
 
-from collections.abc import Sized
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -48,7 +47,9 @@ class Metrics:
         self.drifted = gauge("fozo_drift_detected", "Whether there is drift", camera)
         self.accuracy = gauge("fozo_expected_accuracy", "Expected accuracy of predictions", camera)
         self.quality = gauge("fozo_image_quality", "Change of a statistic against clean images", [*camera, "band"])
-        self.memories = gauge("fozo_memories", "Images that a camera's adapter remembers", camera)
+        self.memories = gauge(
+            "fozo_memories", "Effective images of the current domain that a camera's adapter remembers", camera
+        )
 
     def record(self, model: str, camera: Camera, images: int) -> None:
         if not images:
@@ -76,9 +77,9 @@ class Metrics:
 
     def _show(self, model: str, camera: Camera) -> None:
         name = camera.name
-        memory = getattr(camera.adapter.state(), "memory", None)
-        if isinstance(memory, Sized):
-            self.memories.labels(model, name).set(len(memory))
+        samples = camera.adapter.metrics().get("effective_sample_size")
+        if samples is not None:
+            self.memories.labels(model, name).set(samples)
         if camera.monitor is None:
             return
         status = camera.monitor.status

@@ -13,16 +13,17 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import quantization
 
 import fozo
 from fozo.data import sample
 from fozo.engines.onnx import export as module
 from fozo.engines.onnx.runtimes import OnnxEngine
-from fozo.engines.onnx.schema import FORMAT, METADATA
+from fozo.engines.onnx.schema import FORMAT, MATRICES, METADATA
 from fozo.errors import FozoError
-from fozo.types import Tap
+from fozo.testing import check_engine
+from fozo.types import Knobs, Tap
 from tests.engines.conftest import Engines
 from tests.engines.test_blackbox import foreign
 from tests.helpers import KNOBS, VARIANTS, naive, random_images, random_knobs, random_vit, run
@@ -304,6 +305,42 @@ def test_edited_weights_are_another_model(tmp_path: Path, runtime: str, int8: st
     assert edited.spec.fingerprint.startswith(f"{spec.fingerprint}-")
     with pytest.raises(FozoError, match="collect them again with this model"):
         fozo.Align(edited, source)
+
+
+def test_files_without_matrices_work_as_before(exported: Callable[..., Path], tmp_path: Path, runtime: str) -> None:
+    """Files of format 1 have neither the input nor the output."""
+    model = onnx.load(exported("plain"))
+    graph = model.graph
+    inputs = [value for value in graph.input if value.name != MATRICES]
+    outputs = [value for value in graph.output if value.name != Tap.PATCH_MOMENTS.value]
+    del graph.input[:], graph.output[:]
+    graph.input.extend(inputs)
+    graph.output.extend(outputs)
+    identity = np.tile(np.eye(24, dtype=np.float32), (1, 1, 2, 1, 1))
+    graph.initializer.append(numpy_helper.from_array(identity, MATRICES))
+    metadata = json.loads(model.metadata_props[0].value)
+    helper.set_model_props(model, {METADATA: json.dumps({**metadata, "format": 1})})
+    onnx.save(model, tmp_path / "old.onnx")
+    old = fozo.load_engine(tmp_path / "old.onnx", runtime=runtime)
+    new = fozo.load_engine(exported("plain"), runtime=runtime)
+    assert new.abilities - old.abilities == {"matrices"}
+    check_engine(old)
+    batch = random_images(2)
+    knobs = random_knobs(VARIANTS["plain"], 3, 2, "moves")
+    expected = run(new, batch, knobs)
+    for tap, values in run(old, batch, knobs).items():
+        np.testing.assert_allclose(values, expected[tap], atol=1e-5)
+    matrices = random_knobs(VARIANTS["plain"], 1, 2, "matrices").matrices
+    with pytest.raises(FozoError, match="export the model again"):
+        old.run(old.check(batch), Knobs(matrices=matrices))
+
+
+def test_the_identity_changes_no_bit(engines: Engines, runtime: str) -> None:
+    engine = engines("plain", runtime)
+    batch = engine.check(random_images(5))
+    identity = np.tile(np.eye(24), (1, 1, 2, 1, 1))
+    plain = engine.run(batch)[Tap.LOGITS]
+    np.testing.assert_array_equal(engine.run(batch, Knobs(matrices=identity))[Tap.LOGITS], plain)
 
 
 def test_the_bundled_models_are_checked_too(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 import fozo
 from fozo.core.statistics import SourceStatistics
 from fozo.methods.align.memory import DomainEstimate
-from fozo.methods.align.slots import Slot, by_domain, nearest, with_room
+from fozo.methods.align.slots import Slot, by_domain, nearest, with_heavy_room, with_room
+from fozo.methods.align.tokens import CleanTokens
 
 FEATURES = 21
 
@@ -66,3 +67,14 @@ def test_images_of_a_slot_sharpen_an_estimate(slot: Slot) -> None:
     sharpened = replace(slot, images=9.0).posterior(np.ones(FEATURES), np.ones(FEATURES), np.ones(FEATURES))
     np.testing.assert_allclose(sharpened.mean, 0.1)
     np.testing.assert_allclose(sharpened.variance, 0.1)
+
+
+def test_covariances_go_to_four_slots_and_move_on_once_one_is_idle(
+    slot: Slot, engine: fozo.Engine, source: SourceStatistics
+) -> None:
+    known = CleanTokens(source, engine.head(), engine.spec).no_covariances()
+    heavy = tuple(replace(slot, last=last, covariances=known) for last in (10, 40, 60, 80))
+    assert with_heavy_room(heavy[:3], 100) == heavy[:3]
+    assert with_heavy_room(heavy, 70) is None
+    lightened = with_heavy_room(heavy, 74)
+    assert lightened is not None and [one.covariances is None for one in lightened] == [True, False, False, False]

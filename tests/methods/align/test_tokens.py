@@ -83,6 +83,7 @@ def test_what_blocks_add_predicts_the_pass_that_showed_it(
         entering = entering @ matrix + knobs.patches.shift[0, 0, layer - 1] + mean_update[layer]
         np.testing.assert_allclose(entering, means[layer], atol=1e-4)
     np.testing.assert_allclose(cls_update[0], cls[0])
+    assert len(cls_update) == engine.spec.depth // 2
 
 
 def test_narrow_content_is_given_the_benefit_of_the_doubt(
@@ -90,22 +91,27 @@ def test_narrow_content_is_given_the_benefit_of_the_doubt(
 ) -> None:
     """The farther the content from calibration's, the less of a displaced covariance is believed to be drift."""
     slot = clean.mapped(learnt(engine, source, 0.3, 1.0))
-    displaced = replace(slot, displacement=np.full_like(slot.displacement, 0.5))
+    assert slot.covariances is not None
+    known = replace(slot.covariances, displacement=np.full_like(slot.covariances.displacement, 0.5))
+    displaced = replace(slot, covariances=known)
     beliefs = []
     for square in (0.0, 0.2, 1.0):
         squares = np.full(engine.spec.depth, square)
         beliefs.append(clean._matrix_belief(displaced, squares).max())
     assert beliefs[0] > beliefs[1] > beliefs[2] == 0
-    assert not clean._matrix_belief(replace(displaced, measured=0.0), squares).size
+    assert not clean._matrix_belief(replace(displaced, covariances=None), squares).size
 
 
 def test_maps_are_made_again_when_half_as_many_images_have_come(
     engine: fozo.Engine, source: SourceStatistics, clean: CleanTokens
 ) -> None:
     slot = learnt(engine, source, 0.3, 1.0)
-    mapped = clean.mapped(replace(slot, unmapped=slot.images))
-    assert mapped.unmapped == 0 and mapped.transport.any()
-    waiting = replace(mapped, unmapped=0.4 * mapped.images)
+    known = slot.covariances
+    assert known is not None
+    mapped = clean.mapped(replace(slot, covariances=replace(known, unmapped=known.images)))
+    assert mapped.covariances is not None
+    assert mapped.covariances.unmapped == 0 and mapped.covariances.transport.any()
+    waiting = replace(mapped, covariances=replace(mapped.covariances, unmapped=0.4 * known.images))
     assert clean.mapped(waiting) is waiting
 
 

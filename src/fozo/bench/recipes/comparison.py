@@ -16,7 +16,6 @@ from fozo.methods.registry import list_methods, method_class
 
 FAMILIES = ("gaussian_noise", "defocus_blur", "fog", "jpeg_compression")  # one corruption of each family
 MANY_PASSES = 10.0  # methods of more passes are left out of short comparisons, and have a part of the long one
-TWO_PASSES: Methods = {"Align, {passes} passes": ("align", {"passes": 2})}
 SHORT = StreamPlan(kinds=FAMILIES, severity=3, images=48, batch_size=16)
 
 
@@ -45,20 +44,19 @@ def streams() -> Recipe:
         name="streams",
         title="All methods on five kinds of stream, four corruptions at level 3",
         calibration=512,
-        rows=grid({**every_method(), **TWO_PASSES}, plans),
+        rows=grid(every_method(), plans),
     )
 
 
 def batches() -> Recipe:
     """An hour; PEA at B = 1 may end because its logits are not finite, as its docstring says."""
     plan = StreamPlan(data=CLEAN, kinds=("clean", *FAMILIES), severity=3, images=64)
-    align: Methods = {**TWO_PASSES, "Align, passes = auto": ("align", {"passes": "auto"})}
     return Recipe(
         name="batches",
         title="All methods at every batch size, clean images and four corruptions at level 3",
         calibration=512,
         rows=grid(
-            {**plain_and_align(), **align, **every_method()},
+            every_method(),
             {f"B = {size}": replace(plan, batch_size=size) for size in (1, 8, 32, 128)},
         ),
     )
@@ -224,11 +222,10 @@ def ablation() -> Recipe:
     group = StreamPlan(data=CLEAN, kinds=("clean", *EXTRA_KINDS, *hidden[:2]), severity=3, images=56, batch_size=16)
     parts: Methods = {
         "without CLS": ("align", {"cls_strength": 0.0}),
-        "without std": ("align", {"std_strength": 0.0}),
         "without mean": ("align", {"mean_strength": 0.0}),
-        "content ignored": ("align", {"content_strength": 0.0}),
-        "without content_error": ("align", {"content_error": 0.0}),
-        "groups of 16": ("align", {"group_size": 16}),
+        "without covariances": ("align", {"covariance_strength": 0.0}),
+        "without re-centring": ("align", {"centre_images": 0.0}),
+        "one slot": ("align", {"slots": 1}),
         "without equaliser": ("align", {"equaliser_strength": 0.0}),
     }
     return Recipe(
@@ -250,7 +247,7 @@ def held_out() -> Recipe:
         name="held_out",
         title="Align against NoAdapt on held-out classes, clean and under 15 corruptions, continual",
         calibration=1000,
-        rows=grid({**plain_and_align(), **TWO_PASSES}, {AVERAGE: plan}),
+        rows=grid(plain_and_align(), {AVERAGE: plan}),
     )
 
 

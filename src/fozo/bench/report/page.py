@@ -17,7 +17,7 @@ from fozo.bench.measures import BatchRecord
 from fozo.bench.plan import AVERAGE
 from fozo.bench.published import PAPERS_MODEL
 from fozo.bench.report.render import Series, Span, assign_colours, line_chart, render, write_page
-from fozo.bench.report.tables import Cell, Table, comma_separated, full_name, number, table_of
+from fozo.bench.report.tables import Cell, Table, comma_separated, full_name, number, side_by_side, table_of
 from fozo.bench.store import Group, Run, read_runs
 from fozo.errors import FozoError
 from fozo.io import check_output, open_regular, parse_json
@@ -40,15 +40,23 @@ DRAWN = ("brightness", "contrast", "saturation", "fine detail", "noise", "blocki
 THUMBNAILS = ("camera", "equalised")  # pictures that an event may have: what the camera saw, and what the model read
 
 
-def write_report(root: Path, out: Path) -> tuple[list[Path], list[str]]:
-    """Write the page to ``out`` and the tables beside it; return these files, and the stale runs below ``root``."""
+def write_report(root: Path, out: Path, *more: Path) -> tuple[list[Path], list[str]]:
+    """Write the page to ``out`` and the tables beside it; return these files, and the stale runs.
+
+    Runs are those below ``root`` and ``more`` folders.
+    """
     check_output(out)
-    groups, folders = read_runs(root)
-    stale = [str(path.relative_to(root)) for path in folders]
+    groups: list[Group] = []
+    stale: list[str] = []
+    for folder in (root, *more):
+        finished, left_out = read_runs(folder)
+        groups += finished
+        stale += [str(path.relative_to(folder)) for path in left_out]
+    compared = side_by_side(groups) if more else []
     shown = chapters({f"{group.recipe.name}-{place}": group for place, group in enumerate(groups)})
-    tables = [chapter.table for chapter in shown]
+    tables = [*compared, *(chapter.table for chapter in shown)]
     texts = {
-        out: render("report.html", title="fozo: results", chapters=shown, stale=stale),
+        out: render("report.html", title="fozo: results", compared=compared, chapters=shown, stale=stale),
         out.with_suffix(".md"): render("tables.md", tables=tables),
         out.with_suffix(".csv"): comma_separated(tables),
         out.with_suffix(".tex"): render("tables.tex", tables=tables),

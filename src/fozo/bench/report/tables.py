@@ -134,6 +134,30 @@ def table_of(group: Group, gained: Gained | None = None) -> Table:
     return Table(group.recipe.name, group.recipe.title, group.setting, tuple(columns), rows)
 
 
+def side_by_side(groups: Sequence[Group]) -> list[Table]:
+    """Make a table of averages for each recipe that was run in several settings: a column for each of them."""
+    by_recipe: dict[str, list[Group]] = {}
+    for group in groups:
+        by_recipe.setdefault(group.recipe.name, []).append(group)
+    tables = []
+    for name, some in by_recipe.items():
+        if len(some) < 2:
+            continue
+        columns = [
+            (
+                f"{group.setting}: {side}" if len(group.columns) > 1 else group.setting,
+                _column(group, side, lambda run: run.measures.average, digits=2),
+            )
+            for group in some
+            for side in group.columns
+        ]
+        labels = dict.fromkeys(label for _, column in columns for label in column)
+        rows = tuple((label, tuple(column.get(label) for _, column in columns)) for label in labels)
+        title = f"{some[0].recipe.title}: side by side"
+        tables.append(Table(name, title, "averages", tuple(heading for heading, _ in columns), rows))
+    return tables
+
+
 def _domains(group: Group, side: str, gained: Mapping[str, Gains]) -> dict[str, Column]:
     domains = list(dict.fromkeys(domain for run in group.runs for domain in run.measures.domains))
     usual = group.runs[0].experiment.stream.severity

@@ -20,7 +20,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from fozo.core.descriptor import Single, haar_noise
 from fozo.errors import FozoError
 from fozo.methods.align.equaliser import Equaliser
 from fozo.methods.align.memory import DomainEstimate, RetrievalConfig
-from fozo.methods.align.slots import HALF_LIFE, Slot, by_domain, nearest, with_room
+from fozo.methods.align.slots import HALF_LIFE, Slot, by_domain, nearest, with_heavy_room, with_room
 from fozo.methods.align.tokens import CleanTokens
 from fozo.methods.common.content_shift import ContentShift
 from fozo.methods.common.options import positive
@@ -41,6 +41,7 @@ from fozo.types import NO_KNOBS, Array, Batch, Floats, Tap
 
 GROUP = 8  # images that go through the model together and see the same moves
 LARGEST_PART = 32  # images that are described together: bounds the memory that they take
+TAPS = (Tap.CLS, Tap.PATCH_MEAN, Tap.POOLED)
 RECENT = 16  # latest descriptors that a small batch is judged together with
 
 
@@ -63,8 +64,8 @@ class AlignConfig:
     """Part of the way that patch tokens are moved along the map to clean covariances, in the first half."""
     centre_images: float = 40.0
     """Images that the re-centring of what the head reads remembers; 0 switches it off."""
-    slots: int = 4
-    """Domains remembered."""
+    slots: int = 12
+    """Domains remembered; of four of them, covariances."""
 
     def __post_init__(self) -> None:
         for name in ("equaliser_strength", "mean_strength", "cls_strength", "covariance_strength"):
@@ -81,6 +82,8 @@ class AlignState(State):
 
     recent: Single = ragged("images")
     """Standardised descriptors of the latest images, ``[at most 16, f]``."""
+    seen: int = 0
+    """Images that were remembered."""
     slots: tuple[Slot, ...] = ()
     """The domains, the last used at the end."""
 
@@ -121,19 +124,6 @@ class Align(Method[AlignConfig, AlignState]):
         self._clean = CleanTokens(self.source, head, spec)
         if "matrices" not in self.engine.abilities or not config.covariance_strength:
             self._clean.moments = None
-        self._taps: tuple[Tap, ...] = (Tap.CLS, Tap.PATCH_MEAN, Tap.POOLED)
-        if self._clean.moments is not None:
-            self._taps = (*self._taps, Tap.PATCH_MOMENTS)
-        aligned = 0 if self._clean.moments is None else len(spec.aligned)
-        triangles = np.zeros((aligned, spec.dim * (spec.dim + 1) // 2), np.float16)
-        self._no_covariances: dict[str, Any] = {
-            "measured": 0.0,
-            "second_mean": np.zeros((aligned, spec.dim), np.float32),
-            "second": triangles,
-            "transport": triangles,
-            "displacement": np.zeros(aligned),
-            "unmapped": 0.0,
-        }
         self._centre = ContentShift(self.source, head, config.centre_images or 1.0)
         self.parameters = (2 * spec.depth + spec.head_width) * spec.dim
 
@@ -141,18 +131,19 @@ class Align(Method[AlignConfig, AlignState]):
         return AlignState(np.zeros((0, self.equaliser.std.size), np.float32))
 
     def check_state(self, state: AlignState) -> None:
-        like = self._new_slot(self.equaliser.mean, self.equaliser.std)
+        light = self._new_slot(self.equaliser.mean, self.equaliser.std)
+        heavy = replace(light, covariances=self._clean.no_covariances())
         for slot in state.slots:
+            like = light if slot.covariances is None else heavy
             rebuild(like, dict(leaves(slot)), "a slot of the state")
 
     def journaled(self, state: AlignState) -> AlignState:
         """All but covariances, which are a hundred times as large as the rest: after a replay they begin again."""
-        slots = [replace(slot, **self._no_covariances) for slot in state.slots]
+        slots = [replace(slot, covariances=None) for slot in state.slots]
         return replace(state, slots=tuple(slots))
 
     def _new_slot(self, mean: Array, variance: Array) -> Slot:
         spec = self.engine.spec
-        layers = np.zeros((spec.depth, spec.dim), np.float32)
         return Slot(
             images=0.0,
             domain_mean=mean.astype(np.float32),
@@ -160,10 +151,11 @@ class Align(Method[AlignConfig, AlignState]):
             descriptor=np.zeros(len(mean), np.float32),
             noise=0.0,
             content=np.zeros(self._clean.class_content.shape[1]),
-            mean_update=layers,
-            cls_update=layers,
+            mean_update=np.zeros((spec.depth, spec.dim), np.float32),
+            cls_update=np.zeros_like(self._clean.cls.mean, np.float32),
             head=self._centre.init(),
-            **self._no_covariances,
+            last=0,
+            covariances=None,
         )
 
     def step(self, state: AlignState, batch: Batch) -> Result[AlignState]:
@@ -246,13 +238,7 @@ class Align(Method[AlignConfig, AlignState]):
         """Restore images of one domain, run the model under the moves of its slot, and remember what was seen."""
         mean = domains.mean.mean(axis=0)
         variance = domains.variance.mean(axis=0)
-        index = nearest(state.slots, mean, variance)
-        if index is None:
-            slot = self._new_slot(mean, variance)
-            others = with_room(state.slots, self.config.slots)
-        else:
-            slot = state.slots[index]
-            others = state.slots[:index] + state.slots[index + 1 :]
+        slot, others = self._slot_of(state, mean, variance, len(plain))
 
         batch = plain
         last_input = None
@@ -268,7 +254,7 @@ class Align(Method[AlignConfig, AlignState]):
         slot = self._clean.mapped(slot)
         config = self.config
         knobs = self._clean.knobs(slot, config.mean_strength, config.cls_strength, config.covariance_strength)
-        taps = self.engine.run(batch, knobs, self._taps)
+        taps = self.engine.run(batch, knobs, TAPS if slot.covariances is None else (*TAPS, Tap.PATCH_MOMENTS))
         pooled = taps[Tap.POOLED][0]
         head = slot.head
         logits = self.engine.head()(pooled)
@@ -294,8 +280,9 @@ class Align(Method[AlignConfig, AlignState]):
         means = taps[Tap.PATCH_MEAN][0][plausible].mean(axis=0, dtype=np.float64)
         cls = taps[Tap.CLS][0][plausible].mean(axis=0, dtype=np.float64)
         mean_update, cls_update = self._clean.added(knobs, means, cls)
-        if self._clean.moments is not None:
-            slot = self._clean.with_moments(slot, taps[Tap.PATCH_MOMENTS][0][plausible])
+        covariances = slot.covariances
+        if covariances is not None:
+            covariances = self._clean.with_moments(covariances, taps[Tap.PATCH_MOMENTS][0][plausible])
         offset = contents(logits[plausible], self._clean.class_content).mean(axis=0)
         learnt = replace(
             slot.joined(mean, variance),
@@ -306,8 +293,26 @@ class Align(Method[AlignConfig, AlignState]):
             mean_update=average(slot.mean_update, mean_update).astype(np.float32),
             cls_update=average(slot.cls_update, cls_update).astype(np.float32),
             head=head,
+            last=state.seen + count,
+            covariances=covariances,
         )
-        return replace(state, slots=(*others, learnt)), group
+        return replace(state, seen=state.seen + count, slots=(*others, learnt)), group
+
+    def _slot_of(self, state: AlignState, mean: Array, variance: Array, count: int) -> tuple[Slot, tuple[Slot, ...]]:
+        """The slot of a group of ``count`` images, or a new one, and the others."""
+        index = nearest(state.slots, mean, variance)
+        if index is None:
+            slot = self._new_slot(mean, variance)
+            others = with_room(state.slots, self.config.slots)
+        else:
+            slot = state.slots[index]
+            others = state.slots[:index] + state.slots[index + 1 :]
+        if self._clean.moments is None or slot.covariances is not None or slot.images + count < GROUP:
+            return slot, others
+        room = with_heavy_room(others, state.seen)
+        if room is None:
+            return slot, others
+        return replace(slot, covariances=self._clean.no_covariances()), room
 
     def _noise_excess(self, slot: Slot, noise: Array) -> float | None:
         """How much noisier the domain is than clean images, where that is known."""

@@ -24,8 +24,35 @@ HALF_LIFE = 64.0
 SAME_DOMAIN = 1.6
 """Mean squared difference of two domain estimates, in units of their variances, below which they are of one domain:
 two estimates of one domain differ by 1 on average."""
+HEAVY_SLOTS = 4
+"""Slots that remember covariances."""
+IDLE_IMAGES = 64
+"""A slot gives its covariances up to another one once so many images of the camera have been of other domains."""
 STRAY_IMAGES = 16.0
 """Slots of fewer images are the first to make room for a new one."""
+
+
+@dataclass(frozen=True)
+class Covariances(State):
+    """What is remembered of the patch tokens that enter the aligned blocks."""
+
+    images: float
+    """Effective images that it is known from."""
+    mean: Single
+    """Mean of every fourth patch token, ``[A, d]``."""
+    second: Half
+    """S: their covariance in units of clean deviations, upper triangle, ``[A, d (d + 1) / 2]``."""
+    transport: Half
+    """T: the maps to clean covariances when they were last computed, less the identity, upper triangle."""
+    displacement: Array
+    """D: how far these maps displace tokens, ``[A]``."""
+    unmapped: float
+    """Images since then."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no stream leads to."""
+        if min(self.images, self.unmapped) < 0:
+            raise ValueError("covariances are of no images")
 
 
 @dataclass(frozen=True)
@@ -49,22 +76,14 @@ class Slot(State):
     """The same of the CLS token, ``[L, d]``."""
     head: ContentSums
     """Sums that the re-centring of what the head reads rests on."""
-    measured: float
-    """Effective images whose covariances are known: n, but after a replay of a journal."""
-    second_mean: Single
-    """Mean of every fourth patch token entering the aligned blocks, ``[A, d]``."""
-    second: Half
-    """S: their covariance in units of clean deviations, upper triangle, ``[A, d (d + 1) / 2]``."""
-    transport: Half
-    """T: the maps to clean covariances when they were last computed, less the identity, upper triangle."""
-    displacement: Array
-    """D: how far these maps displace tokens, ``[A]``."""
-    unmapped: float
-    """Images since then."""
+    last: int
+    """Images of the camera when it was last used."""
+    covariances: Covariances | None
+    """The largest part by far: few slots have it."""
 
     def __post_init__(self) -> None:
         """Refuse what no stream leads to."""
-        if min(self.images, self.measured, self.unmapped) < 0 or self.domain_variance.min(initial=1) <= 0:
+        if self.images < 0 or self.domain_variance.min(initial=1) <= 0:
             raise ValueError("a slot is of no images")
 
     def posterior(self, mean: Array, variance: Array, descriptor: Array) -> DomainEstimate:
@@ -103,6 +122,18 @@ def with_room(slots: tuple[Slot, ...], most: int) -> tuple[Slot, ...]:
     strays = [index for index, slot in enumerate(slots) if slot.images < STRAY_IMAGES]
     dropped = strays[0] if strays else 0
     return slots[:dropped] + slots[dropped + 1 :]
+
+
+def with_heavy_room(slots: tuple[Slot, ...], seen: int) -> tuple[Slot, ...] | None:
+    """Make room for one more slot with covariances; nothing where all that have them are in use."""
+    heavy = [index for index, slot in enumerate(slots) if slot.covariances is not None]
+    if len(heavy) < HEAVY_SLOTS:
+        return slots
+    oldest = min(heavy, key=lambda index: slots[index].last)
+    if seen - slots[oldest].last < IDLE_IMAGES:
+        return None
+    lightened = replace(slots[oldest], covariances=None)
+    return (*slots[:oldest], lightened, *slots[oldest + 1 :])
 
 
 def by_domain(slots: tuple[Slot, ...], domains: DomainEstimate) -> list[list[int]]:

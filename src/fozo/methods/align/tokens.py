@@ -36,7 +36,7 @@ from fozo.core.descriptor import Single
 from fozo.core.moments import shrinkage
 from fozo.core.statistics import SourceStatistics
 from fozo.core.tokens import displacement, pooled_moments, transport
-from fozo.methods.align.slots import HALF_LIFE, Half, Slot
+from fozo.methods.align.slots import HALF_LIFE, Covariances, Half, Slot
 from fozo.types import NO_KNOBS, Affine, Array, Floats, Knobs, Move, Spec
 
 CONTENT_ERROR = 0.4
@@ -123,18 +123,20 @@ class CleanTokens:
 
     def mapped(self, slot: Slot) -> Slot:
         """Compute the maps of a slot again, if half as many new images have come as it has."""
-        if self.moments is None or not slot.measured or slot.unmapped < REFRESH * slot.measured:
+        known = slot.covariances
+        if self.moments is None or known is None or not known.images or known.unmapped < REFRESH * known.images:
             return slot
-        weight = slot.measured / (slot.measured + PRIOR_IMAGES)
-        maps = np.zeros_like(slot.transport)
-        displacements = np.zeros_like(slot.displacement)
+        weight = known.images / (known.images + PRIOR_IMAGES)
+        maps = np.zeros_like(known.transport)
+        displacements = np.zeros_like(known.displacement)
         for block, root in enumerate(self.roots):
             clean = self.moments.covariance[block].astype(np.float64)
-            covariance = weight * self.unpacked(slot.second[block], block) + (1 - weight) * clean
+            covariance = weight * self.unpacked(known.second[block], block) + (1 - weight) * clean
             to_clean = transport(root, covariance)
             displacements[block] = displacement(to_clean, covariance)
             maps[block] = (to_clean - np.eye(len(root)))[self.triangle].astype(np.float16)
-        return replace(slot, transport=maps, displacement=displacements, unmapped=0.0)
+        mapped = replace(known, transport=maps, displacement=displacements, unmapped=0.0)
+        return replace(slot, covariances=mapped)
 
     def knobs(self, slot: Slot, mean_strength: float, cls_strength: float, covariance_strength: float) -> Knobs:
         """Decide the moves of a slot's images."""
@@ -147,6 +149,7 @@ class CleanTokens:
         belief = mean_strength * self.patches.belief(unmoved, target, content_square, slot.images)
         matrix_belief = covariance_strength * self._matrix_belief(slot, content_square)
 
+        transports = slot.covariances.transport if slot.covariances is not None else ()
         shift = np.zeros((depth, self.spec.dim))
         matrices = np.zeros((len(aligned), self.spec.dim, self.spec.dim), np.float32)
         mean = np.zeros(self.spec.dim)
@@ -156,7 +159,7 @@ class CleanTokens:
             shift[layer] = moved - mean
             block = layer - aligned.start
             if 0 <= block < len(matrix_belief) and matrix_belief[block]:
-                partial = matrix_belief[block] * self._symmetric(slot.transport[block])
+                partial = matrix_belief[block] * self._symmetric(transports[block])
                 matrices[block] = partial
                 shift[layer] -= mean @ partial
             mean = moved
@@ -164,20 +167,21 @@ class CleanTokens:
 
     def _matrix_belief(self, slot: Slot, content_square: Array) -> Array:
         """(1 - U / D)+ of every aligned block; nothing where no covariances are known."""
-        if self.moments is None or not slot.measured:
+        known = slot.covariances
+        if self.moments is None or known is None or not known.images:
             return np.zeros(0)
         aligned = np.array(self.spec.aligned)
         content = content_square[aligned] - (1 - self.patches.chance[aligned]) / slot.images
-        chance = self.moments.displacement * slot.measured / (slot.measured + PRIOR_IMAGES) ** 2
+        chance = self.moments.displacement * known.images / (known.images + PRIOR_IMAGES) ** 2
         error = chance + CONTENT_DISPLACEMENT * np.maximum(content, 0)
-        return shrinkage(error, slot.displacement)
+        return shrinkage(error, known.displacement)
 
     def _cls_shift(self, slot: Slot, strength: float) -> Array:
         """Moves of CLS as it enters each block: what leaves one of the first half enters the next moved."""
         shift = np.zeros((self.spec.depth, self.spec.dim))
         half = len(self.cls.mean)
         target, content_square = self.cls.target(slot.content)
-        unmoved = np.cumsum(slot.cls_update[:half], axis=0, dtype=np.float64)
+        unmoved = np.cumsum(slot.cls_update, axis=0, dtype=np.float64)
         belief = strength * self.cls.belief(unmoved, target, content_square, slot.images)
         token = np.zeros(self.spec.dim)
         for layer in range(min(half, self.spec.depth - 1)):
@@ -206,10 +210,11 @@ class CleanTokens:
 
     def added(self, knobs: Knobs, means: Array, cls: Array) -> tuple[Array, Array]:
         """What blocks added to a group: its means entering each block, and its CLS leaving each, less what entered."""
+        half = len(self.cls.mean)
         mean_update = means.copy()
-        cls_update = cls.copy()
+        cls_update = cls[:half].copy()
         entered = means[:-1]
-        cls_entered = cls[:-1]
+        cls_entered = cls[: half - 1] if half else cls[:0]
         if knobs.matrices is not None:
             entered = entered.copy()
             for block, layer in enumerate(self.spec.aligned):
@@ -217,22 +222,33 @@ class CleanTokens:
                     entered[layer] = entered[layer] @ knobs.matrices[0, 0, block]
         if knobs.patches is not None and knobs.cls is not None:
             entered = entered + knobs.patches.shift[0, 0, :-1]
-            cls_entered = cls_entered + knobs.cls.shift[0, 0, 1:]
+            cls_entered = cls_entered + knobs.cls.shift[0, 0, 1 : len(cls_entered) + 1]
         mean_update[1:] -= entered
         cls_update[1:] -= cls_entered
         return mean_update, cls_update
 
-    def with_moments(self, slot: Slot, moments: Floats) -> Slot:
+    def no_covariances(self) -> Covariances:
+        """What is known of covariances before the first image."""
+        aligned, width = self.units.shape
+        triangles = np.zeros((aligned, width * (width + 1) // 2), np.float16)
+        return Covariances(0.0, np.zeros((aligned, width), np.float32), triangles, triangles, np.zeros(aligned), 0.0)
+
+    def with_moments(self, known: Covariances, moments: Floats) -> Covariances:
         """Take in the patch moments ``[B, A, d + 1, d]`` of a group."""
         count = len(moments)
-        before = slot.measured * 0.5 ** (count / HALF_LIFE)
+        before = known.images * 0.5 ** (count / HALF_LIFE)
         total = before + count
         mean, covariance = pooled_moments(moments)
-        apart = mean - slot.second_mean
-        second = np.empty_like(slot.second)
+        apart = mean - known.mean
+        second = np.empty_like(known.second)
         for block in range(len(second)):
-            old = self.unpacked(slot.second[block], block)
+            old = self.unpacked(known.second[block], block)
             between = np.outer(apart[block], apart[block]) * (before * count / total**2)
             second[block] = self.packed((before * old + count * covariance[block]) / total + between, block)
-        second_mean = (slot.second_mean + apart * (count / total)).astype(np.float32)
-        return replace(slot, measured=total, second=second, second_mean=second_mean, unmapped=slot.unmapped + count)
+        return replace(
+            known,
+            images=total,
+            mean=(known.mean + apart * (count / total)).astype(np.float32),
+            second=second,
+            unmapped=known.unmapped + count,
+        )

@@ -1,0 +1,62 @@
+"""Frames of videos and cameras, read by OpenCV where it is installed."""
+
+import importlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fozo.data.images import Pixels
+from fozo.data.inputs import sized_pixels
+from fozo.errors import FozoError
+from fozo.types import Spec
+
+CLEAN_FRAMES = 256  # at most, of a video to calibrate on: neighbours are all but the same
+
+
+def video_frames(source: str) -> Iterator[tuple[Pixels, float]]:
+    """Give RGB frames ``[height, width, 3]`` of a file or of the number of a camera, and when they were taken.
+
+    That is in seconds since 1970 for a camera, and since the video began for a file.
+    """
+    try:
+        cv2: Any = importlib.import_module("cv2")
+    except ImportError as error:
+        raise FozoError("videos and cameras need OpenCV; install it with pip install 'fozo[bench]'") from error
+    camera = source.isdecimal()
+    what = f"camera {source}" if camera else source
+    unreadable = f"OpenCV cannot read a frame of {what}; check that it is there and of a kind it knows"
+    try:
+        video = cv2.VideoCapture(int(source) if camera else source)
+    except cv2.error as error:  # of a number that no camera has
+        raise FozoError(unreadable) from error
+    try:
+        number = 0
+        while True:
+            read, picture = video.read()
+            if not read or picture is None:
+                break
+            number += 1
+            at = time.time() if camera else video.get(cv2.CAP_PROP_POS_MSEC) / 1000
+            yield np.ascontiguousarray(picture[:, :, ::-1]), at  # OpenCV's blue comes first
+        if not number:
+            raise FozoError(unreadable)
+    finally:
+        video.release()
+
+
+def clean_frames(video: Path, spec: Spec, until: float = float("inf")) -> Pixels:
+    """Read clean frames of a video at the model's size, evenly spaced, of all of it or of its first seconds."""
+    kept: list[Pixels] = []
+    step = 1
+    for number, (pixels, at) in enumerate(video_frames(str(video))):
+        if at >= until:
+            break
+        if number % step == 0:
+            kept.append(sized_pixels([pixels], spec)[0])
+        if len(kept) > CLEAN_FRAMES:
+            kept = kept[::2]
+            step *= 2
+    return np.stack(kept)
