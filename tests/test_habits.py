@@ -4,6 +4,8 @@ import copy
 import json
 import pickle
 import shutil
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,7 +30,7 @@ from fozo.state import leaves, same
 from tests.bench.invented import invent
 from tests.engines.onnx import zoo
 from tests.engines.test_blackbox import foreign, network
-from tests.helpers import HALF, VARIANTS, pixels, random_images, random_vit
+from tests.helpers import HALF, REPO, VARIANTS, pixels, random_images, random_vit
 from tests.methods.test_contract import Counting
 from tests.methods.test_every_method import METHODS, create, stream
 
@@ -136,6 +138,12 @@ class Predicted(Dataset[Any]):
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_workers_of_a_loader_hold_an_adapter(start: str) -> None:
+    """In a process of its own: forks of one that has used OpenVINO, as other tests do, crash."""
+    code = f"from tests.test_habits import predict_in_workers; predict_in_workers({start!r})"
+    subprocess.run([sys.executable, "-c", code], cwd=REPO, check=True, timeout=200)
+
+
+def predict_in_workers(start: str) -> None:
     images = np.random.default_rng(0).integers(0, 256, (6, 1, 28, 28), np.uint8)
     adapter = fozo.adapter(SAMPLE, images)
     adapter(images)
