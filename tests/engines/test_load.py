@@ -36,7 +36,7 @@ def test_changes_come_on_top_of_options() -> None:
         ({"speed": 1}, "load_engine has no option 'speed'; its options are architecture"),
         ({"threads": 2}, "threads= cannot be given here: it is for .onnx files; this model runs in PyTorch"),
         ({"runtime": "openvino"}, "runs in PyTorch"),
-        ({"dtype": "int8"}, "dtype must be 'float32' or 'float64', not 'int8'"),
+        ({"dtype": "int8"}, "dtype must be one of auto, bfloat16, float16, float32, float64, not 'int8'"),
         ({"classes": [7]}, "distinct indices below 7"),
         ({"mean": (0.5, 0.5)}, "for 3 channels"),
         ({"chunk": 0}, "chunk is 0; give a whole number from 1 up"),
