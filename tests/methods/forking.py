@@ -95,7 +95,7 @@ def refused(method: Method[Any, Any], images: Floats) -> Floats:
 KINDS: dict[str, Callable[[], Method[Any, Any]]] = {
     "onnxruntime": lambda: on_sample(threads=2, chunk=2),
     "openvino": lambda: on_sample(runtime="openvino"),
-    "torch": lambda: on_torch("align", group_size=64),
+    "torch": lambda: on_torch("align"),
     "gradient": lambda: on_torch("tent"),
     "under way": lambda: on_sample(threads=2),
 }

@@ -6,7 +6,6 @@ that undid stays in the file. One process writes it at a time; others may read i
 """
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -18,7 +17,7 @@ from fozo.io import MAX_LINE, Log, decode, open_regular, read_log
 
 KIND = "fozo journal"
 VERSION = 2
-TORN_HEADER = re.compile(rb"[0-9a-f]{0,8}( ({.*)?)?", re.DOTALL)  # what a power cut may leave of a first line
+FIRST_BYTES = b'{"kind":"fozo journal"'
 
 
 @dataclass(frozen=True)
@@ -82,12 +81,13 @@ class Journal:
         if self.path.exists():  # a file that is not a journal is refused before anything is cut off it
             with open_regular(self.path) as stream:
                 first = stream.readline(MAX_LINE)
-            if first.endswith(b"\n") or not TORN_HEADER.fullmatch(first):
+            torn = not first.endswith(b"\n") and FIRST_BYTES.startswith(first[: len(FIRST_BYTES)])
+            if not torn:
                 read_journal(self.path)
         self._log = Log(self.path)
         try:
             if not len(self._log):
-                self._log.append({**header, "kind": KIND, "version": VERSION})
+                self._log.append({"kind": KIND, "version": VERSION, **header})
             found = read_journal(self.path)
             found.check(header)
         except BaseException:

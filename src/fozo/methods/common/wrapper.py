@@ -71,6 +71,9 @@ class Wrapper(Method[C, S]):
         kept: S = replace(state, inner=self.inner.journaled(_inner(state)))  # type: ignore[call-arg]
         return kept
 
+    def check_state(self, state: S) -> None:
+        self.inner.check_state(_inner(state))
+
     def restart(self, state: S) -> S:
         inner = self.inner.restart(_inner(state))
         fresh: S = replace(self.init(), inner=inner)  # type: ignore[call-arg]
