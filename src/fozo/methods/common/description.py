@@ -22,7 +22,7 @@ class ModelDescription:
     Examples:
         >>> found = fozo.describe_model(model)
         >>> found.abilities, "align" in found.methods, found.reason
-        (('prompts', 'tokens'), True, '')
+        (('matrices', 'prompts', 'tokens'), True, '')
     """
 
     spec: Spec
