@@ -236,7 +236,9 @@ class SampleResources(Resources):
 
 
 def run_methods(folder: Path, *, images: int, seed: int = 0, command: str = "", show: Show = quiet) -> dict[str, Group]:
-    plan, store, groups = recipe(images), Store(folder), dict[str, Group]()
+    plan = recipe(images)
+    store = Store(folder)
+    groups = dict[str, Group]()
     for engine, model in sample.MODELS.items():
         # One for each engine, so that memory holds one model at a time.
         resources = SampleResources(Paths({"imagenet": str(sample.IMAGES)}), LoadOptions(), folder)

@@ -82,7 +82,9 @@ class SourceStatistics(Measured):
         noise: float | None = None,
     ) -> SourceStatistics:
         """Statistics of a model that shows nothing of its inside, from the images' descriptors ``[B, f]`` alone."""
-        count, layers, none = len(descriptors), np.zeros((0, 0)), np.zeros(0)
+        count = len(descriptors)
+        layers = np.zeros((0, 0))
+        none = np.zeros(0)
         parts: dict[str, Any] = {name: Moments(count, layers, layers) for name in cls.PARTS}
         parts |= {"pooled": Moments(count, none, none), "descriptor": Moments.of(descriptors)}
         cross = {name: np.zeros((0, *parts[name].mean.shape)) for name in cls.CONDITIONED}
@@ -131,7 +133,8 @@ class SourceStatistics(Measured):
         offset = (own.content.mean - self.content.mean)[None]
         parts = {}
         for name in self.PARTS:
-            mixed, few = getattr(self, name), getattr(own, name)
+            mixed = getattr(self, name)
+            few = getattr(own, name)
             if not mixed.mean.size:  # of a black box
                 continue
             expected = mixed.mean + (regression.shift(name, offset)[0] if name in self.CONDITIONED else 0)

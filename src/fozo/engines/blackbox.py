@@ -77,12 +77,16 @@ class BlackBoxEngine(EngineBase):
     outputs: Mapping[str, Sequence[int]] = {}  # shapes of a file's outputs by their names; -1 is for a side that varies
 
     def __init__(self, model: CallableModel, spec: Spec, *, takes: str | None = None, device: str = "cpu") -> None:
-        self.model, self.spec, self.takes, self.device = model, spec, takes, device
+        self.model = model
+        self.spec = spec
+        self.takes = takes
+        self.device = device
         self._warned: set[str] = set()
 
     def check(self, images: Images) -> BlackBatch:
         """Refuse what is not an image; an unknown size is that of the first batch."""
-        spec, shape = self.spec, tuple(images.shape)
+        spec = self.spec
+        shape = tuple(images.shape)
         if 0 in spec.image_size and len(shape) == 4 and min(shape[2:]) > 0:
             size = (int(shape[2]), int(shape[3]))
             spec = replace(spec, image_size=size, patch_size=size)
@@ -181,13 +185,17 @@ def black_box(
         raise FozoError(f"takes must be 'torch' or 'numpy', not {takes!r}")
     if channels not in (*range(1, 65), "bgr", "rgb"):
         raise FozoError(f"channels is {channels!r}; give a number of them, 'rgb' or 'bgr'")
-    reverse, channels = channels == "bgr", channels if isinstance(channels, int) else 3
+    reverse = channels == "bgr"
+    channels = channels if isinstance(channels, int) else 3
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     if size is not None and (len(size) != 2 or min(size) < 1):
         raise FozoError(f"image_size must be one or two numbers of pixels, not {image_size!r}")
     if threads is not None and not isinstance(model, (str, os.PathLike)):
         raise FozoError("threads= is for .onnx files; this model sets its own")
-    classes, device, outputs, torch = 0, "cpu", dict[str, Sequence[int]](), sys.modules.get("torch")
+    classes = 0
+    device = "cpu"
+    outputs = dict[str, Sequence[int]]()
+    torch = sys.modules.get("torch")
     if isinstance(model, (str, os.PathLike)):
         if Path(model).suffix != ".onnx":
             raise FozoError(
@@ -196,15 +204,22 @@ def black_box(
         from fozo.engines.onnx.runtimes import ForeignGraph
 
         graph = ForeignGraph(model, size, threads)
-        own, fingerprint = graph.path.stem, graph.fingerprint
-        channels, size, classes, outputs = graph.channels, graph.image_size, graph.classes, {**graph.outputs}
-        model, takes = graph, "numpy"
+        own = graph.path.stem
+        fingerprint = graph.fingerprint
+        channels = graph.channels
+        size = graph.image_size
+        classes = graph.classes
+        outputs = {**graph.outputs}
+        model = graph
+        takes = "numpy"
     elif torch is not None and isinstance(model, torch.nn.Module):
-        own, fingerprint = type(model).__name__, _module_fingerprint(model)
+        own = type(model).__name__
+        fingerprint = _module_fingerprint(model)
         weight = next((weight for weight in model.parameters() if weight.is_floating_point()), None)
         device = device if weight is None else str(weight.device)
         dtype = None if weight is None else weight.dtype
-        model, takes = partial(_on_its_device, model, device, dtype), "torch"
+        model = partial(_on_its_device, model, device, dtype)
+        takes = "torch"
     elif callable(model):
         own = getattr(model, "__name__", type(model).__name__)
         fingerprint = UNNAMED if name is None else "named-" + graph_hash(name.encode()).hexdigest()
@@ -216,7 +231,8 @@ def black_box(
         model = partial(_reversed, model)
     mean, std = (per_channel(value, channels) for value in (mean, std))
     names = None if labels is None else tuple(labels)
-    classes, size = classes or len(names or ()), size or (0, 0)
+    classes = classes or len(names or ())
+    size = size or (0, 0)
     spec = Spec(name or own, 0, 0, classes, channels, size, size, 0, fingerprint, mean, std, labels=names)
     engine = BlackBoxEngine(model, spec, takes=takes, device=device)
     engine.outputs = outputs

@@ -120,7 +120,8 @@ def load_engine(model: Model, options: LoadOptions | None = None, **changes: obj
     _import("torch")
     if isinstance(model, str) and model.startswith(TIMM):
         name = model.removeprefix(TIMM)
-        model, options = _from_timm(name), replace(options, architecture=options.architecture or name)
+        model = _from_timm(name)
+        options = replace(options, architecture=options.architecture or name)
     elif isinstance(model, (str, os.PathLike)) and Path(model).is_dir():
         model, options = _from_transformers(Path(model), options)
     engine = _load_torch(model, options)

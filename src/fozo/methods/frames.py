@@ -31,7 +31,9 @@ class FrameAdapter:
     def __init__(self, detector: Callable[[Any], Any], channels: str, name: str | None = None) -> None:
         if channels not in ("bgr", "rgb"):
             raise FozoError(f"channels is {channels!r}; give 'bgr', as OpenCV has frames, or 'rgb'")
-        self.detector, self.channels, self.name = detector, channels, name
+        self.detector = detector
+        self.channels = channels
+        self.name = name
         self.adapters: dict[tuple[int, int], Equalise] = {}
         """By (height, width): what can be saved, restored, frozen and watched by a monitor."""
         self._lock = ForkSafeLock()

@@ -116,10 +116,14 @@ class CameraHistory:
 
     def add(self, reading: Reading, version: int) -> None:
         """Add a reading; of those that share a point, the one farthest above its threshold is drawn."""
-        self.version, self.reading, self.evicted = version, reading, False
+        self.version = version
+        self.reading = reading
+        self.evicted = False
         self.events.extend((version, event) for event in reading.events)
         if reading.before is not None:
-            self.before, self.after, self.frames_version = reading.before, reading.after, version
+            self.before = reading.before
+            self.after = reading.after
+            self.frames_version = version
         point = Point(version, rounded(reading.time, 2), *reading.numbers)
         last = self.points[-1] if self.points else None
         if last is None or last.time is None or not 0 <= reading.time - last.time < SPACING:
@@ -192,7 +196,8 @@ class History:
             kept = self._cameras.get((model, camera))
             if kept is not None:
                 self.version += 1
-                kept.evicted, kept.version = True, self.version
+                kept.evicted = True
+                kept.version = self.version
 
     def frames(self, model: str, camera: str) -> tuple[str, str | None] | None:
         """JPEGs in base64 of a camera's last frame before and after the equaliser, where there are any."""
@@ -227,8 +232,11 @@ class CameraBoard:
     """The page and the data that it shows, for :data:`VIEWERS` pages at most. Worker threads record the readings."""
 
     def __init__(self) -> None:
-        self.history, self.open, self.closed = History(), 0, False
-        self.record, self.forget = self.history.record, self.history.forget
+        self.history = History()
+        self.open = 0
+        self.closed = False
+        self.record = self.history.record
+        self.forget = self.history.forget
         self.routes = [Route("/", self._show), Route("/events", self._events), Route("/frames", self._frames)]
 
     def close(self) -> None:
@@ -281,7 +289,9 @@ class EventStream(Response):
             gone.cancel()
 
     async def _stream(self, send: Send, gone: asyncio.Future[None]) -> None:
-        history, viewer, quiet = self.board.history, Viewer(), 0.0
+        history = self.board.history
+        viewer = Viewer()
+        quiet = 0.0
         while not (self.board.closed or gone.done()):
             name = "snapshot" if viewer.version < 0 else "change"
             message = history.changes(viewer)

@@ -41,7 +41,8 @@ from fozo.state import Leaf, State, leaves, rebuild
 from fozo.types import Batch, Engine
 
 Create = Callable[[Callable[[Event], None]], tuple[Method[Any, Any], Monitor | None]]
-RESPONSES, RESPONSE_BYTES = 32, 256 << 10
+RESPONSES = 32
+RESPONSE_BYTES = 256 << 10
 """Responses that a camera keeps, and the bytes of their logits in all; the latest is always kept."""
 FRAME_INTERVAL = 1.0  # seconds between two thumbnails of a camera on the page
 
@@ -155,10 +156,15 @@ class Camera:
         self, name: str, create: Create, folder: CameraFolder | None = None, *,
         thumbnails: bool = False, stateless: bool = False,
     ) -> None:  # fmt: skip
-        self.name, self.folder, self.thumbnails, self.stateless = name, folder, thumbnails, stateless
+        self.name = name
+        self.folder = folder
+        self.thumbnails = thumbnails
+        self.stateless = stateless
         self.events: list[Event] = []  # those of the latest request
-        self.images, self.unsaved = 0, 0
-        self._create, self._responses = create, ResponseCache()
+        self.images = 0
+        self.unsaved = 0
+        self._create = create
+        self._responses = ResponseCache()
         self._lock, self._closed = threading.Lock(), False  # held while it learns
         self._frame: npt.NDArray[Any] | None = None
         self._framed = -FRAME_INTERVAL
@@ -236,7 +242,8 @@ class Camera:
         if self.monitor is None:
             return InferResponse(images, outputs)
         status = self.monitor.status
-        drift, accuracy = status.drift, status.accuracy
+        drift = status.drift
+        accuracy = status.accuracy
         numbers = (float(drift.drift_detected), drift.distance, drift.threshold, drift.p_value)
         expected = None
         if accuracy is not None:
@@ -251,10 +258,13 @@ class Camera:
 
     def _thumbnails(self) -> tuple[str | None, str | None]:
         """JPEGs in base64 of the last frame as it came and as the model read it, at most one pair a second."""
-        frame, monitor, now = self._frame, self.monitor, time.monotonic()
+        frame = self._frame
+        monitor = self.monitor
+        now = time.monotonic()
         if frame is None or monitor is None or now < self._framed + FRAME_INTERVAL:
             return None, None
-        self._framed, self._frame = now, None
+        self._framed = now
+        self._frame = None
         if frame.dtype == np.uint8:
             pixels = (frame if frame.shape[0] == self.adapter.engine.spec.channels else np.moveaxis(frame, 2, 0)) / 255
         else:
@@ -310,7 +320,9 @@ def pass_outputs_through(engine: BlackBoxEngine, batch: Batch) -> protocol.Outpu
 
     One call at a time, or each would take its own memory; never merged: which rows are of which image is not known.
     """
-    model, lock, names = engine.model, threading.Lock(), list(engine.outputs)
+    model = engine.model
+    lock = threading.Lock()
+    names = list(engine.outputs)
 
     def by_name(images: object) -> object:
         with lock:
@@ -332,7 +344,9 @@ class ServedModel:
     """One model of a server: its engine, shared by all cameras, and how a camera is made."""
 
     def __init__(self, config: ModelConfig, server: ServeConfig) -> None:
-        self.name, self.config, self.server = config.name, config, server
+        self.name = config.name
+        self.config = config
+        self.server = server
         engine = load_engine(config.model, config.load)
         if 0 in engine.spec.image_size:
             raise FozoError(f"{config.model} does not name the size of its images; give image_size")
@@ -341,7 +355,8 @@ class ServedModel:
         batch = engine.check(np.zeros((1, *engine.spec.image_shape), np.float32))
         # One pass finds the classes of a black box, and whether it gives logits at all.
         if isinstance(engine, BlackBoxEngine) and engine.outputs and engine.logits(engine.answer(batch), 1) is None:
-            self.engine, self.outputs = engine, pass_outputs_through(engine, batch)
+            self.engine = engine
+            self.outputs = pass_outputs_through(engine, batch)
         else:
             engine.run(batch)
             merge = is_independent(engine) if config.merge is None else config.merge
@@ -349,7 +364,8 @@ class ServedModel:
                 LOG.warning("%s runs each camera alone: answers would depend on the other images of a pass", self.name)
             most = server.max_batch if merge else 1
             self.engine = merging = MergingEngine(engine, max_delay=server.max_delay, max_batch=most)
-            self.caller, self.outputs = merging.caller, protocol.class_outputs(engine.spec)
+            self.caller = merging.caller
+            self.outputs = protocol.class_outputs(engine.spec)
         self.spec = engine.spec
         source = None if config.stats is None else SourceStatistics.load(config.stats)
         if source is None and config.method is None:

@@ -33,7 +33,10 @@ class _Call:
     """One caller's batch, and its result."""
 
     def __init__(self, batch: Batch, knobs: Knobs, taps: tuple[Tap, ...], deadline: float) -> None:
-        self.batch, self.knobs, self.taps, self.deadline = batch, knobs, taps, deadline
+        self.batch = batch
+        self.knobs = knobs
+        self.taps = taps
+        self.deadline = deadline
         self.mergeable = knobs.prompts is None and knobs.candidates() == 1
         self.woken = threading.Event()  # set when it is done, or its thread is to look whether a pass should begin
         self.done = False
@@ -55,14 +58,19 @@ class MergingEngine(EngineBase):
     """
 
     def __init__(self, engine: Engine, *, max_delay: float = 0.002, max_batch: int = 32) -> None:
-        self.engine, self.max_delay, self.max_batch = engine, max_delay, max_batch
+        self.engine = engine
+        self.max_delay = max_delay
+        self.max_batch = max_batch
         # Other abilities (gradients, walking through blocks) are for one caller at a time.
         self.abilities = engine.abilities & {"tokens", "prompts", "matrices"}
-        self.device, self.threads = engine.device, engine.threads
-        self.check, self.head = engine.check, engine.head
+        self.device = engine.device
+        self.threads = engine.threads
+        self.check = engine.check
+        self.head = engine.head
         self._lock = threading.Lock()
         self._waiting: list[_Call] = []
-        self._callers, self._running = 0, False
+        self._callers = 0
+        self._running = False
 
     @property
     def spec(self) -> Spec:
@@ -113,18 +121,23 @@ class MergingEngine(EngineBase):
         """Return the calls that this thread is to run now, or how long it may sleep. Needs the lock."""
         if self._running or call not in self._waiting:
             return [], None  # the running thread will wake it
-        first, now = self._waiting[0], time.monotonic()
-        group, others, images = list[_Call](), list[_Call](), 0
+        first = self._waiting[0]
+        now = time.monotonic()
+        group = list[_Call]()
+        others = list[_Call]()
+        images = 0
         for each in self._waiting:
             if each is first or (each.fits(first) and images + len(each.batch) <= self.max_batch):
                 group.append(each)
                 images += len(each.batch)
             else:
                 others.append(each)
-        all_waiting, left = len(self._waiting) >= self._callers, first.deadline - now
+        all_waiting = len(self._waiting) >= self._callers
+        left = first.deadline - now
         if not (all_waiting or images >= self.max_batch or not first.mergeable or left <= 0):
             return [], left if call is first else None
-        self._waiting, self._running = others, True
+        self._waiting = others
+        self._running = True
         return group, None
 
     def _run(self, group: list[_Call]) -> None:
@@ -170,7 +183,8 @@ def is_independent(engine: Engine) -> bool:
     Batches of one size go through the same kernels, so only what is estimated from a whole batch can differ: the ranges
     of dynamic quantisation (``DynamicQuantizeLinear`` in ONNX).
     """
-    spec, numbers = engine.spec, np.random.default_rng(0)
+    spec = engine.spec
+    numbers = np.random.default_rng(0)
     mean, std = (np.reshape(each, (-1, 1, 1)) for each in spec.normalisation or (0.0, 1.0))
     gray = numbers.uniform(0.4, 0.6, (2, *spec.image_shape))
     harsh = np.stack([gray[0], numbers.integers(0, 2, spec.image_shape)])
@@ -188,7 +202,8 @@ def _merge_moves(moves: Sequence[Move | None], counts: Sequence[int]) -> Move | 
     if like is None:
         return None
     shape = (1, sum(counts), *like.scale.shape[2:])
-    scale, shift = np.ones(shape, like.scale.dtype), np.zeros(shape, like.scale.dtype)
+    scale = np.ones(shape, like.scale.dtype)
+    shift = np.zeros(shape, like.scale.dtype)
     end = 0
     for move, count in zip(moves, counts, strict=True):
         end += count

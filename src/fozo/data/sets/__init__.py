@@ -152,8 +152,10 @@ def check_image_set(
     broken: dict[str, str] = {}
 
     def inspect(flat: int) -> tuple[str, tuple[int, int] | str]:
-        domain, path = images.domains[flat // len(images)], images.samples[flat % len(images)].path
-        name, store = f"{domain.name}/{path}" if images.corrupted else path, images.store
+        domain = images.domains[flat // len(images)]
+        path = images.samples[flat % len(images)].path
+        name = f"{domain.name}/{path}" if images.corrupted else path
+        store = images.store
         try:
             height, width = store.read(path, domain).shape[:2] if flat in decoded else store.measure(path, domain)
             images.check_size(path, domain, (height, width))

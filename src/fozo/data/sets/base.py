@@ -132,7 +132,8 @@ class ImageSet:
     def check_size(self, path: str, domain: Domain, found: tuple[int, ...]) -> None:
         """Refuse an image of another size than the ready-made crops have."""
         if self.size is not None and found != self.size:
-            (height, width), (own_height, own_width) = self.size, found
+            (height, width) = self.size
+            (own_height, own_width) = found
             or_else = "" if self.corrupted else ", or open the set with crops=False to resize and crop every image"
             raise FozoError(
                 f"{path} ({domain.name}) is {own_width}x{own_height} px where the {self.name} set's other images are "

@@ -29,7 +29,8 @@ from fozo.io import open_npz, read_json, read_text, unreadable
 
 MAX_DEPTH = 100  # folders inside each other, below a class
 # Unpacked, a set may have ``RATIO * file + SPARE`` bytes: drawings shrink to a twentieth, a bomb to a thousandth.
-RATIO, SPARE = 50.0, 64 << 20
+RATIO = 50.0
+SPARE = 64 << 20
 WNID = re.compile(r"n\d{8}")
 FLAT = re.compile(r"ILSVRC2012_val_\d{8}\.JPEG")
 RECORD = "corruptions.json"  # in which ``fozo corrupt`` records how a tree was made
@@ -220,10 +221,12 @@ def open_arrays(tree: Tree, classes: Names = None) -> ImageSet:
             )
         if names.dtype.kind != "U" or len(names.shape) != 1 or 0 in pixels.shape:
             raise ValueError("classes is not a list of names, or the images have no pixels")
-        images, labels = read("images").view(np.uint8), read("labels").astype(np.int64).ravel().tolist()
+        images = read("images").view(np.uint8)
+        labels = read("labels").astype(np.int64).ravel().tolist()
         named = tuple(map(str, read("classes") if classes is None else classes))
     samples = tuple(Sample(f"{number:06d}", label) for number, label in enumerate(labels))
-    low, high = min(labels), max(labels)
+    low = min(labels)
+    high = max(labels)
     if low < 0 or high >= len(named):
         raise FozoError(f"{root} has labels from {low} to {high} for {len(named)} classes; pass classes= to name them")
     size = (images.shape[1], images.shape[2])

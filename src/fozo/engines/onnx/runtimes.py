@@ -154,7 +154,8 @@ class GraphEngine(EngineBase):
         """Change fields of the spec that are given, and keep only some classes of the head. Returns the engine."""
         self.spec = replace(self.spec, **{name: value for name, value in changes.items() if value is not None})
         if classes is not None:
-            self.spec, rows = self.spec.restricted(classes), list(classes)
+            self.spec = self.spec.restricted(classes)
+            rows = list(classes)
             self._head = Affine(np.ascontiguousarray(self._head.weight[:, rows]), self._head.bias[rows])
         return self
 
@@ -190,7 +191,8 @@ class GraphEngine(EngineBase):
         outputs = [tap for tap, values in found.items() if values.size]
         prompts = np.zeros((k, 0, spec.dim)) if knobs.prompts is None else knobs.prompts
         matrices = self._unmultiplied if knobs.matrices is None else knobs.matrices
-        cls, patches = knobs.cls or self._unmoved, knobs.patches or self._unmoved
+        cls = knobs.cls or self._unmoved
+        patches = knobs.patches or self._unmoved
         moves = np.broadcast_arrays(cls.scale, cls.shift, patches.scale, patches.shift)  # [K or 1, B or 1, L, d]
 
         def call(part: tuple[slice, slice]) -> None:
@@ -308,7 +310,8 @@ class OpenvinoEngine(GraphEngine):
             # Otherwise newer processors would compute in bfloat16, and the numbers would depend on the machine.
             "INFERENCE_PRECISION_HINT": "f32",
         }
-        request, lock = core.compile_model(model, "CPU", settings).create_infer_request(), threading.Lock()
+        request = core.compile_model(model, "CPU", settings).create_infer_request()
+        lock = threading.Lock()
 
         def execute(outputs: Sequence[str], feeds: dict[str, Float32]) -> list[Float32]:
             self._refuse_fork()
@@ -354,7 +357,8 @@ class ForeignGraph:
                 f"{self.path} takes {found}, where one float input [B, channels, height, width] is needed; wrap it in "
                 f"a function of such images, and give that to fozo"
             )
-        self._input, self._dtype = inputs[0].name, DTYPES[inputs[0].type]
+        self._input = inputs[0].name
+        self._dtype = DTYPES[inputs[0].type]
         # Dimensions that are not fixed have a name, or none.
         batch, *shape = (side if type(side) is int and side > 0 else None for side in inputs[0].shape)
         self._batch: int | None = batch
@@ -363,7 +367,8 @@ class ForeignGraph:
         own = (height, width) if height is not None and width is not None else None
         if own is not None and image_size not in (None, own):
             raise FozoError(f"{self.path} takes images of {own}, not of {image_size}; leave image_size= out")
-        self.channels, self.image_size = channels or 3, own or image_size
+        self.channels = channels or 3
+        self.image_size = own or image_size
         outputs = session.get_outputs()
         self.outputs = {output.name: [side if type(side) is int else -1 for side in output.shape] for output in outputs}
         width = outputs[0].shape[1] if len(outputs) == 1 and len(outputs[0].shape) == 2 else None

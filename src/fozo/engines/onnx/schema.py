@@ -68,7 +68,9 @@ def read_spec(path: Path, metadata: Mapping[str, str], inputs: Mapping[str, Sequ
         )
     try:
         content = parse_json(text)
-        version, values, stored = content.get("format"), content.get("spec"), content.get("weights")
+        version = content.get("format")
+        values = content.get("spec")
+        stored = content.get("weights")
         if type(version) is not int or not isinstance(values, dict):
             raise ValueError("no format, or no spec")
         if version <= FORMAT:

@@ -38,7 +38,9 @@ class ViTGraph:
     """Builds the graph of one model."""
 
     def __init__(self, architecture: Architecture, weights: Weights) -> None:
-        self.a, self.weights, self.g = architecture, weights, Graph()
+        self.a = architecture
+        self.weights = weights
+        self.g = Graph()
         self.patches = architecture.grid[0] * architecture.grid[1]
         self.first_patch = architecture.prefix
         self.tokens = self.first_patch + self.patches
@@ -47,13 +49,15 @@ class ViTGraph:
         self.taps: dict[str, list[str]] = {"cls": [], "features": [], "patch_mean": [], "patch_variance": []}
 
     def build(self) -> onnx.ModelProto:
-        g, a = self.g, self.a
+        g = self.g
+        a = self.a
         images = g.input(IMAGES, ["B", a.channels, *a.image_size])
         self.prompts = g.input(PROMPTS, ["K", "p", a.dim])
         self.moves = [g.input(name, ["k", "b", a.depth, a.dim]) for name in MOVES]
         if self.aligned:
             self.matrices = g.input(MATRICES, ["k", "b", "a", a.dim, a.dim])
-        self.candidates, self.batch = g.dimension(self.prompts, 0), g.dimension(images, 0)
+        self.candidates = g.dimension(self.prompts, 0)
+        self.batch = g.dimension(images, 0)
         self.extra = g.dimension(self.prompts, 1)
         self.joined = g.op("Add", self.extra, g.ints(self.tokens))  # T + p
         x, q, k, v = self._enter(self._embed(images))
@@ -82,7 +86,9 @@ class ViTGraph:
 
     def _embed(self, images: str) -> str:
         """``[B, channels, height, width] -> [B, T, d]``, as ``ViT.embed``."""
-        g, a, w = self.g, self.a, self.weights
+        g = self.g
+        a = self.a
+        w = self.weights
         conv = g.op(
             "Conv",
             images,
@@ -103,7 +109,8 @@ class ViTGraph:
 
     def _enter(self, tokens: str) -> tuple[str, str, str, str]:
         """Move image tokens, compute their part of the first block once, and let the prompts of all candidates join."""
-        g, a = self.g, self.a
+        g = self.g
+        a = self.a
         patches = g.slice(tokens, self.first_patch, self.tokens, 1)
         mean, variance = self._moments(patches)
         one_each = g.shape(self.candidates, 1, 1, 1)
@@ -125,7 +132,8 @@ class ViTGraph:
 
     def _move_joined(self, x: str, layer: int) -> str:
         """Apply a block's moves to ``[K*B, T+p, d]``."""
-        g, a = self.g, self.a
+        g = self.g
+        a = self.a
         grouped = g.op("Reshape", x, g.shape(self.candidates, self.batch, self.joined, a.dim))
         moved = self._move(grouped, layer, joined=True)
         return g.op("Reshape", moved, g.shape(-1, self.joined, a.dim))
@@ -185,7 +193,9 @@ class ViTGraph:
 
     def _qkv(self, normed: str, block: int, *, first_query_only: bool) -> tuple[str, str, str]:
         """Queries, keys and values; the queries of CLS alone where nothing else is read."""
-        g, d, name = self.g, self.a.dim, f"blocks.{block}.attn.qkv"
+        g = self.g
+        d = self.a.dim
+        name = f"blocks.{block}.attn.qkv"
         if not first_query_only:
             q, k, v = g.ops("Split", 3, self._linear(normed, name), axis=-1, num_outputs=3)
             return q, k, v
@@ -216,7 +226,8 @@ class ViTGraph:
         return self.g.op("Gelu", x, approximate="tanh" if self.a.activation == "gelu_tanh" else "none")
 
     def _leave(self, x: str) -> None:
-        g, a = self.g, self.a
+        g = self.g
+        a = self.a
         token = self._token(x)
         self.taps["cls"].append(token)
         features, pooled = self._pool(x, token)
@@ -249,7 +260,8 @@ class ViTGraph:
 
     def _pool(self, x: str, token: str) -> tuple[str, str]:
         """Features of the last layer and what the head reads, as ``ViT.pool``: ``[N, 1, .]`` each."""
-        g, pool = self.g, self.a.pool
+        g = self.g
+        pool = self.a.pool
         if pool == "normed mean":
             pooled = self._norm(token, "norm")
             return pooled, pooled
@@ -267,7 +279,9 @@ class ViTGraph:
 
     def _attention_pool(self, tokens: str) -> str:
         """As ``AttentionPool``: ``[N, patches, d] -> [N, 1, d]``."""
-        g, a, name = self.g, self.a, "attn_pool"
+        g = self.g
+        a = self.a
+        name = "attn_pool"
         k, v = g.ops("Split", 2, self._linear(tokens, f"{name}.kv"), axis=-1, num_outputs=2)
         query = self.weights[f"{name}.query"] * np.float32((a.dim // a.heads) ** -0.5)
         q = np.ascontiguousarray(query.reshape(1, 1, a.heads, -1).transpose(0, 2, 1, 3))
@@ -285,14 +299,17 @@ class ViTGraph:
         return self.g.op("LayerNormalization", x, weight, bias, axis=-1, epsilon=self.a.norm_epsilon)
 
     def _linear(self, x: str, name: str, rows: slice | None = None) -> str:
-        weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+        weight = self.weights[f"{name}.weight"]
+        bias = self.weights[f"{name}.bias"]
         if name.endswith(".qkv"):
             scale = np.ones((3 * self.a.dim, 1), np.float32)
             scale[: self.a.dim] = (self.a.dim // self.a.heads) ** -0.5
-            weight, bias = weight * scale, bias * scale[:, 0]
+            weight = weight * scale
+            bias = bias * scale[:, 0]
         suffix = ""
         if rows is not None:
-            weight, bias = weight[rows], bias[rows]
+            weight = weight[rows]
+            bias = bias[rows]
             suffix = f".{rows.start}"
         product = self.g.op("MatMul", x, self.g.weight(f"{name}.weight{suffix}", weight.T))
         return self.g.op("Add", product, self.g.weight(f"{name}.bias{suffix}", bias))

@@ -48,7 +48,9 @@ and a ViT has more of fog's bands amplified than of its levels stretched."""
 PROFILES = tuple(LEVELS_VARIANCE)
 MOST_BRIGHTENING = 0.6
 SMALLEST = 64  # side in pixels from which on a picture has local contrast
-LOW, HIGH, CUT = 0.05, 0.92, 0.01
+LOW = 0.05
+HIGH = 0.92
+CUT = 0.01
 """Where the darkest and the brightest hundredth of a clean picture's pixels are, on average."""
 
 
@@ -82,15 +84,19 @@ class Equaliser:
         retrieval: RetrievalConfig,
         profile: str = "tokens",
     ) -> None:
-        self.spectra, self.threads = spectra(*engine.spec.image_shape), engine.threads
-        self.mean, self.std = source.descriptor.mean, np.maximum(source.descriptor.std, 1e-6)
-        self.strength, self.retrieval = strength, retrieval
+        self.spectra = spectra(*engine.spec.image_shape)
+        self.threads = engine.threads
+        self.mean = source.descriptor.mean
+        self.std = np.maximum(source.descriptor.std, 1e-6)
+        self.strength = strength
+        self.retrieval = retrieval
         known = source.normalisation(engine.spec)
         self.normalisation = None if known is None else np.array(known, dtype=np.float32)[..., None, None]
         self.levels_variance = LEVELS_VARIANCE[profile]
         self.detector = profile == "detector" and known is not None  # of unknown pixels only bands can be restored
         half = self.spectra.bands // 2
-        self._fine, self._coarse = slice(0, half), slice(half, max(self.spectra.bands - 2, half + 1))
+        self._fine = slice(0, half)
+        self._coarse = slice(half, max(self.spectra.bands - 2, half + 1))
 
     def describe(self, images: Floats) -> tuple[Single, Array, npt.NDArray[np.bool_]]:
         """Return the coefficients of images, their descriptors, and which of them can be pictures."""
@@ -119,7 +125,8 @@ class Equaliser:
         drifted = self.retrieval.drifted(posterior, self.spectra.brightness) * (self.strength > 0)
         deviation = posterior.mean * shrinkage(posterior.variance, posterior.mean**2) * self.std
         energies = drifted[:, None, None] * self.spectra.log_energies(deviation)
-        deficit, excess = np.maximum(-energies, 0), np.maximum(energies[:, :, self._fine], 0)
+        deficit = np.maximum(-energies, 0)
+        excess = np.maximum(energies[:, :, self._fine], 0)
         bright = self.spectra.brightness
         common = deficit[:, :, self._coarse].mean(axis=2, keepdims=True)
         strength = excess[:, bright].max(axis=(1, 2), initial=0) if noise_excess is None else np.array([noise_excess])
@@ -139,7 +146,8 @@ class Equaliser:
                 local = drifted * shrinkage(variances + CONTENT_VARIANCE, lack)
         tilt = np.maximum(deficit - common, 0)
         blurred = np.clip(tilt[:, bright].max(axis=(1, 2)) - STRONG, 0, 1)
-        stretch, local = stretch * (1 - blurred), local * (1 - blurred)
+        stretch = stretch * (1 - blurred)
+        local = local * (1 - blurred)
         if self.detector:
             deficit = tilt * blurred[:, None, None]
         log_gains = np.minimum(self.strength * deficit / 2, MAX_LOG_GAIN)
@@ -150,7 +158,8 @@ class Equaliser:
 
     def _brightening(self, posterior: DomainEstimate) -> Array:
         """How far images of domains that are darker than clean ones are moved towards their square root, ``[n]``."""
-        bright, (mean, std) = self.spectra.brightness, np.mean(np.asarray(self.normalisation), axis=(1, 2, 3))
+        bright = self.spectra.brightness
+        (mean, std) = np.mean(np.asarray(self.normalisation), axis=(1, 2, 3))
         lack = np.maximum(-posterior.mean[:, bright], 0)
         lack = lack * shrinkage(posterior.variance[:, bright] + CONTENT_VARIANCE, lack**2)
         length = np.sqrt(self.spectra.channels / self.mean[bright].size)  # of the sum of colours that brightness is
@@ -169,8 +178,10 @@ class Equaliser:
             return self.spectra.inverse(coefficients, plan.gains, self.threads)
 
         def work(image: int) -> None:
-            row, place = min(image, len(on_pixels) - 1), coefficients[image : image + 1]
-            better, log_gains = images[image], plan.log_gains[row]
+            row = min(image, len(on_pixels) - 1)
+            place = coefficients[image : image + 1]
+            better = images[image]
+            log_gains = plan.log_gains[row]
             if on_pixels[row]:
                 better, log_stretch = self._restore_pixels(better, plan, row)
                 if log_stretch:  # what was stretched lacks that much less
@@ -194,7 +205,8 @@ class Equaliser:
             step = max(1, min(image.shape[1:]) // 56)
             few = np.sort(pixels[:, ::step, ::step].reshape(len(pixels), -1), axis=1)
             cut = int(CUT * few.shape[1])
-            low, high = few[:, cut, None, None], few[:, -1 - cut, None, None]
+            low = few[:, cut, None, None]
+            high = few[:, -1 - cut, None, None]
             width = np.maximum(high - low, 0.01)
             log = np.clip(np.log((HIGH - LOW) / width), 0, plan.log_stretch[row])
             half = np.minimum(np.exp(log) * width, HIGH - LOW) / 2

@@ -53,7 +53,8 @@ class JournalFile:
 
 def read_journal(path: str | os.PathLike[str]) -> JournalFile:
     """Read a journal's header, and find its lines in force. A torn last line is left out; other damage is an error."""
-    file, kept = Path(path), list[int]()
+    file = Path(path)
+    kept = list[int]()
     with open_regular(file) as stream:
         header = decode(stream.readline(MAX_LINE))
     if header is None or header.get("kind") != KIND:
