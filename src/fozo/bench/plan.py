@@ -134,7 +134,7 @@ class Experiment:
     constants: Constants | None = None
     """Whose constants these are, where the row's title should say it."""
     code: str = ""
-    """Hash of the file that the method was imported from, where that is no installed package."""
+    """Hash of the file that the method was imported from; empty for an installed package."""
     model: str = ""
     """A weights file, an ``.onnx`` file, or ``timm:NAME``."""
     seed: int = 0
@@ -203,9 +203,9 @@ class Experiment:
     def passes(self) -> float:
         """Forward passes of the whole stream, as the method says it; 0 where the number of images is not known."""
         chosen = self.options.get("passes")
-        each = chosen if isinstance(chosen, int) else method_class(self.method).info.cost
+        passes_per_image = chosen if isinstance(chosen, int) else method_class(self.method).info.cost
         domains = sum(len(segment.domains) for segment in self.stream.order.segments())
-        return each * domains * (self.stream.images or 0)
+        return passes_per_image * domains * (self.stream.images or 0)
 
 
 @dataclass(frozen=True)
@@ -363,7 +363,7 @@ def find_methods(named: Iterable[str]) -> dict[str, str]:
 
 
 def _recipes() -> dict[str, Callable[[], Recipe]]:
-    """What makes fozo's recipes, by name: anew each time, because methods may have been registered since."""
+    """What makes fozo's recipes, by name. Nothing is cached, because methods may have been registered since."""
     makers: dict[str, Callable[[], Recipe]] = {}
     for module in pkgutil.iter_modules(recipes.__path__):
         makers |= importlib.import_module(f"{recipes.__name__}.{module.name}").RECIPES

@@ -90,22 +90,22 @@ class Spectra:
 
         def work(first: int) -> None:
             chosen = slice(first, first + self._together)
-            part = coefficients[chosen]
+            targets = coefficients[chosen]
             with np.errstate(over="ignore", invalid="ignore"):  # for this thread; such descriptors are beyond `limits`
                 if self.channels == 3:
                     red, green, blue = images[chosen].swapaxes(0, 1)
-                    brightness, one, other = part.swapaxes(0, 1)
+                    brightness, one, other = targets.swapaxes(0, 1)
                     np.subtract(red, green, out=one, casting="same_kind")
                     np.add(red, green, out=brightness, casting="same_kind")
                     np.multiply(blue, -2, out=other, casting="same_kind")
                     other += brightness
                     np.add(brightness, blue, out=brightness, casting="same_kind")
                 else:
-                    part[...] = images[chosen]
-                transformed = dctn(part, type=2, norm="ortho", axes=(2, 3), overwrite_x=True)
-                if not np.may_share_memory(transformed, part):  # SciPy may overwrite it, and need not
-                    part[...] = transformed
-                squares = np.square(part).reshape(*part.shape[:2], -1)
+                    targets[...] = images[chosen]
+                transformed = dctn(targets, type=2, norm="ortho", axes=(2, 3), overwrite_x=True)
+                if not np.may_share_memory(transformed, targets):  # SciPy may overwrite it, and need not
+                    targets[...] = transformed
+                squares = np.square(targets).reshape(*targets.shape[:2], -1)
                 np.add.reduceat(squares, self._runs, axis=2, out=runs[chosen])
 
         threads.each(work, range(0, len(images), self._together))

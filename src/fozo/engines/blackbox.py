@@ -204,7 +204,7 @@ def black_box(
         from fozo.engines.onnx.runtimes import ForeignGraph
 
         graph = ForeignGraph(model, size, threads)
-        own = graph.path.stem
+        default_name = graph.path.stem
         fingerprint = graph.fingerprint
         channels = graph.channels
         size = graph.image_size
@@ -213,7 +213,7 @@ def black_box(
         model = graph
         takes = "numpy"
     elif torch is not None and isinstance(model, torch.nn.Module):
-        own = type(model).__name__
+        default_name = type(model).__name__
         fingerprint = _module_fingerprint(model)
         weight = next((weight for weight in model.parameters() if weight.is_floating_point()), None)
         device = device if weight is None else str(weight.device)
@@ -221,7 +221,7 @@ def black_box(
         model = partial(_on_its_device, model, device, dtype)
         takes = "torch"
     elif callable(model):
-        own = getattr(model, "__name__", type(model).__name__)
+        default_name = getattr(model, "__name__", type(model).__name__)
         fingerprint = UNNAMED if name is None else "named-" + graph_hash(name.encode()).hexdigest()
     else:
         raise FozoError(
@@ -233,7 +233,7 @@ def black_box(
     names = None if labels is None else tuple(labels)
     classes = classes or len(names or ())
     size = size or (0, 0)
-    spec = Spec(name or own, 0, 0, classes, channels, size, size, 0, fingerprint, mean, std, labels=names)
+    spec = Spec(name or default_name, 0, 0, classes, channels, size, size, 0, fingerprint, mean, std, labels=names)
     engine = BlackBoxEngine(model, spec, takes=takes, device=device)
     engine.outputs = outputs
     return engine

@@ -332,11 +332,11 @@ def _parts(module: nn.Module, image: Tensor) -> tuple[Parts, Tensor]:
     order: list[nn.Module] = []
 
     def watch(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:  # noqa: ANN401
-        given = args[0] if args else next(iter(kwargs.values()), None)
-        first = output[0] if isinstance(output, tuple) else output
-        if isinstance(given, Tensor) and isinstance(first, Tensor):
-            took[part] = given
-            gave[part] = first
+        first_input = args[0] if args else next(iter(kwargs.values()), None)
+        first_output = output[0] if isinstance(output, tuple) else output
+        if isinstance(first_input, Tensor) and isinstance(first_output, Tensor):
+            took[part] = first_input
+            gave[part] = first_output
             order.append(part)
 
     handles = [part.register_forward_hook(watch, with_kwargs=True) for part in module.modules()]

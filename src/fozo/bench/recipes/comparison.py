@@ -151,7 +151,7 @@ def _long_streams(severity: int, name: str, scenario: str) -> tuple[Experiment, 
     }
     # It does not collapse where the published rate does.
     slower: Methods = {"DeYO, rate / 4": varied("deyo", "rate 6.25e-05")["DeYO"]}
-    part = {f"{column}, 4 corruptions": replace(plan, kinds=FAMILIES)}
+    four_corruptions = {f"{column}, 4 corruptions": replace(plan, kinds=FAMILIES)}
     many: Methods = {
         **plain_and_align(),
         **{f"{name.upper()}, {{passes}} passes": (name, {"passes": 28}) for name in ("foa", "zoa", "fozo")},
@@ -161,8 +161,8 @@ def _long_streams(severity: int, name: str, scenario: str) -> tuple[Experiment, 
         grid({**cheap, **slower}, whole)
         + grid(authors, whole, "authors")
         + _tuned([name for name, _ in cheap.values()], whole)
-        + grid(many, part)
-        + _tuned([name for name, _ in costly.values()], part)
+        + grid(many, four_corruptions)
+        + _tuned([name for name, _ in costly.values()], four_corruptions)
     )
 
 

@@ -359,7 +359,7 @@ def corrupt_unseen(image: Pixels, kind: str, severity: int, seed: int, *, image_
         The corrupted image, of the same shape and type. The input is not changed.
     """
     if kind not in UNSEEN_KINDS:
-        raise FozoError(f"there is no unseen corruption {kind!r}; choose among {', '.join(UNSEEN_KINDS)}")
+        raise FozoError(f"the second test set has no corruption {kind!r}; choose among {', '.join(UNSEEN_KINDS)}")
     if severity not in (1, 2, 3, 4, 5):
         raise FozoError(f"severity is {severity}; give 1 (slight) to 5 (strong)")
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or min(image.shape[:2]) < 8:

@@ -42,8 +42,8 @@ class Rows:
         size = self.batch or rows
         calls = []
         for start in range(0, rows, size):
-            part = {name: _filled(value[start : start + size], size) for name, value in by_row.items()}
-            calls.append(self.execute(outputs, {**for_all, **part}))
+            feeds_of_call = {name: _filled(value[start : start + size], size) for name, value in by_row.items()}
+            calls.append(self.execute(outputs, {**for_all, **feeds_of_call}))
         if outputs[0] in (schema.HEAD_WEIGHT, schema.HEAD_BIAS):
             return calls[0]
         columns = [np.concatenate(column)[:rows] for column in zip(*calls, strict=True)]

@@ -167,13 +167,13 @@ class Index:
     def above(self, name: str, stop: str = "") -> set[str]:
         """All live tensors that one is computed from, itself included, up to ``stop``."""
         seen: set[str] = set()
-        todo = [name]
-        while todo:
-            name = todo.pop()
+        unvisited = [name]
+        while unvisited:
+            name = unvisited.pop()
             if name in self.live and name != stop and name not in seen:
                 seen.add(name)
                 if name in self.makers:
-                    todo += self.makers[name].input
+                    unvisited += self.makers[name].input
         return seen
 
     def attentions(self, names: Iterable[str]) -> int:
@@ -194,16 +194,16 @@ class Index:
     def normed(self, faces: Sequence[str], following: str) -> str:
         """What the one norm that reads a tensor makes of it; ``following`` is the sum that reads the tensor too."""
         seen = set(faces)
-        todo = [node for face in faces for node in self.readers[face] if node.output[0] != following]
+        unvisited = [node for face in faces for node in self.readers[face] if node.output[0] != following]
         kinds = set()
         results = set()
-        while todo:
-            node = todo.pop()
+        while unvisited:
+            node = unvisited.pop()
             if node.op_type in ELEMENTWISE and node.output[0] != following:
                 kinds.add(node.op_type)
                 if node.output[0] not in seen:
                     seen.add(node.output[0])
-                    todo += self.readers.get(node.output[0], [])
+                    unvisited += self.readers.get(node.output[0], [])
             else:
                 results |= {self.root(name) for name in node.input if name in seen}
         if len(results) != 1 or not kinds & NORMS:
@@ -320,9 +320,9 @@ def _head(model: onnx.ModelProto, index: Index, probe: Probe) -> Head:
 def _read_by_products(index: Index, logits: str) -> set[str]:
     """What the last matrix products before the logits read, as floats."""
     pooled = set()
-    todo = [logits]
-    while todo:
-        node = index.makers.get(todo.pop())
+    unvisited = [logits]
+    while unvisited:
+        node = index.makers.get(unvisited.pop())
         if node is None:
             raise NoTokensError("its output is not a linear head's")
         live = [name for name in node.input if name in index.live]
@@ -331,7 +331,7 @@ def _read_by_products(index: Index, logits: str) -> set[str]:
             quantised = maker.op_type in ("DynamicQuantizeLinear", "QuantizeLinear")
             pooled.add(maker.input[0] if quantised else live[0])
         else:
-            todo += live
+            unvisited += live
     return pooled
 
 
@@ -363,15 +363,17 @@ def unfused(graph: onnx.GraphProto) -> Iterator[NodeProto]:
             yield helper.make_node("Add", terms, [total])
             yield helper.make_node("QuantizeLinear", [total, *node.input[6:]], node.output)
         elif node.op_type == "SkipLayerNormalization":
-            one, other, scale, shift, bias = [*node.input, "", "", ""][:5]
-            total = [*node.output, "", "", ""][3] or f"{node.output[0]} sum"
+            terms = list(node.input[:2])
+            bias = node.input[4] if len(node.input) > 4 else ""
+            named = node.output[3] if len(node.output) > 3 else ""
+            total = named or f"{node.output[0]} sum"
             if bias:  # it belongs to the branch, not to the tokens
-                if makers.get(one) == "MatMul":
-                    one, other = other, one
-                yield helper.make_node("Add", [other, bias], [f"{total} branch"])
-                other = f"{total} branch"
-            yield helper.make_node("Add", [one, other], [total])
-            norm = helper.make_node("LayerNormalization", [total, scale, shift], node.output[:1], axis=-1)
+                branch = 0 if makers.get(terms[0]) == "MatMul" else 1
+                yield helper.make_node("Add", [terms[branch], bias], [f"{total} branch"])
+                terms[branch] = f"{total} branch"
+            yield helper.make_node("Add", terms, [total])
+            scale_and_shift = node.input[2:4]
+            norm = helper.make_node("LayerNormalization", [total, *scale_and_shift], node.output[:1], axis=-1)
             norm.attribute.extend(attribute for attribute in node.attribute if attribute.name == "epsilon")
             yield norm
         else:
