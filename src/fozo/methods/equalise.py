@@ -90,7 +90,7 @@ class Equalise(Wrapper[EqualiseConfig, EqualiseState]):
         samples = 0.0
         last_input = None
         if is_picture.any():
-            domains = self.equaliser.domains(descriptors[is_picture], memory)
+            domains = self.equaliser.domains(descriptors[is_picture], memory.descriptor)
             merged = domains.same_domain()
             retrieved = retrieve(memory, merged, self.config.retrieval)
             samples = float(retrieved.samples.mean())

@@ -189,7 +189,7 @@ def test_small_batches_are_judged_with_those_before_them(equaliser: Equaliser, s
     rows = 2 + 0.1 * np.random.default_rng(5).standard_normal((remembered + size, made.std.size))
     before = DomainEstimate(*(rows[:remembered] for _ in range(3)))
     memory = Memory.empty(made.std.size).add(before, 512)
-    found = made.domains(rows[remembered:] * made.std + made.mean, memory)
+    found = made.domains(rows[remembered:] * made.std + made.mean, memory.descriptor)
     used = max(size, min(remembered + size, made.retrieval.context))
     np.testing.assert_allclose(found.variance, 1 / used)  # so sharp is the mean of so many images of one domain
     np.testing.assert_allclose(found.mean, np.broadcast_to(rows[-used:].mean(axis=0), found.mean.shape))

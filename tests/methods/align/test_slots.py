@@ -63,8 +63,9 @@ def test_a_domain_is_known_the_better_the_more_groups_have_come(slot: Slot) -> N
     np.testing.assert_allclose(second.domain_variance, 1 / 64)
 
 
-def test_images_of_a_slot_sharpen_an_estimate(slot: Slot) -> None:
-    sharpened = replace(slot, images=9.0).posterior(np.ones(FEATURES), np.ones(FEATURES), np.ones(FEATURES))
+def test_images_of_a_slot_sharpen_an_estimate() -> None:
+    group = DomainEstimate(*(np.ones((1, FEATURES)) for _ in range(3)))
+    sharpened = group.sharpened(np.zeros(FEATURES), 9.0)
     np.testing.assert_allclose(sharpened.mean, 0.1)
     np.testing.assert_allclose(sharpened.variance, 0.1)
 

@@ -35,7 +35,7 @@ from fozo.core.contrast import clahe, luminance
 from fozo.core.descriptor import Single, spectra
 from fozo.core.moments import shrinkage
 from fozo.core.statistics import SourceStatistics
-from fozo.methods.align.memory import DomainEstimate, Memory, RetrievalConfig
+from fozo.methods.align.memory import DomainEstimate, RetrievalConfig
 from fozo.types import Array, Engine, Floats
 
 MAX_LOG_GAIN = np.log(4.0)  # no band is amplified more than fourfold: beyond it, the rounding to 8 bits would show
@@ -103,10 +103,10 @@ class Equaliser:
         coefficients, descriptors = self.spectra.transform(images, threads=self.threads)
         return coefficients, descriptors, np.all(np.abs(descriptors) <= self.spectra.limits, axis=1)  # False for NaN
 
-    def domains(self, descriptors: Array, memory: Memory) -> DomainEstimate:
+    def domains(self, descriptors: Array, recent: Single) -> DomainEstimate:
         """Estimate the domains of images; few are judged together with those before them."""
         context = self.retrieval.context - len(descriptors)
-        before = memory.descriptor[-context:] if context > 0 else descriptors[:0]
+        before = recent[-context:] if context > 0 else descriptors[:0]
         return DomainEstimate.of((descriptors - self.mean) / self.std, before)
 
     def shift(self, descriptors: Array) -> float:

@@ -64,6 +64,12 @@ class DomainEstimate:
     def part(self, images: slice | npt.NDArray[np.bool_]) -> Self:
         return type(self)(*(array[images] for array in vars(self).values()))
 
+    def sharpened(self, descriptor: Floats, samples: float | Array) -> DomainEstimate:
+        """Take in the average ``descriptor`` of so many other images, each an observation of variance 1."""
+        variance = 1 / (1 / self.variance + samples)
+        mean = variance * (self.mean / self.variance + samples * descriptor)
+        return DomainEstimate(mean, variance, self.descriptor)
+
     def same_domain(self) -> DomainEstimate:
         """One row if all images are of one domain by their estimates, else all of them.
 
@@ -91,10 +97,7 @@ class Retrieved:
     def posterior(self, domains: DomainEstimate) -> DomainEstimate:
         """Sharpen estimates by the descriptors of the images retrieved, each an observation of variance 1."""
         descriptor = np.einsum("mn,nf->mf", self.shares, self.rows.descriptor)
-        samples = self.samples[:, None]
-        variance = 1 / (1 / domains.variance + samples)
-        mean = variance * (domains.mean / domains.variance + samples * descriptor)
-        return DomainEstimate(mean, variance, domains.descriptor)
+        return domains.sharpened(descriptor, self.samples[:, None])
 
 
 @dataclass(frozen=True)

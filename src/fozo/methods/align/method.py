@@ -42,7 +42,6 @@ from fozo.types import NO_KNOBS, Array, Batch, Floats, Tap
 GROUP = 8  # images that go through the model together and see the same moves
 LARGEST_PART = 32  # images that are described together: bounds the memory that they take
 TAPS = (Tap.CLS, Tap.PATCH_MEAN, Tap.POOLED)
-RECENT = 16  # latest descriptors that a small batch is judged together with
 
 
 @dataclass(frozen=True)
@@ -205,12 +204,9 @@ class Align(Method[AlignConfig, AlignState]):
         self, state: AlignState, batch: Batch, coefficients: Single, descriptors: Array
     ) -> tuple[AlignState, Floats, list[Group]]:
         """Adapt group by group, so that late images profit from early ones."""
-        standardised = (descriptors - self.equaliser.mean) / self.equaliser.std
-        missing = RECENT - len(batch)
-        before = state.recent[-missing:] if missing > 0 else state.recent[:0]
-        domains = DomainEstimate.of(standardised, before)
-        recent = np.concatenate([state.recent, standardised.astype(np.float32)])[-RECENT:].copy()
-        state = replace(state, recent=recent)
+        domains = self.equaliser.domains(descriptors, state.recent)
+        recent = np.concatenate([state.recent, domains.descriptor.astype(np.float32)])
+        state = replace(state, recent=recent[-self.equaliser.retrieval.context :].copy())
         logits: Floats | None = None
         groups: list[Group] = []
         for start in range(0, len(batch), GROUP):
@@ -243,9 +239,9 @@ class Align(Method[AlignConfig, AlignState]):
         batch = plain
         last_input = None
         noise = haar_noise(plain.images)
-        restoration = self.equaliser.plan(
-            slot.posterior(mean, variance, domains.descriptor.mean(axis=0)), self._noise_excess(slot, noise)
-        )
+        group_domain = DomainEstimate(mean[None], variance[None], slot.descriptor[None])
+        domain = group_domain.sharpened(slot.descriptor, slot.images)
+        restoration = self.equaliser.plan(domain, self._noise_excess(slot, noise))
         if restoration:
             restored = self.equaliser.restore(plain.images, coefficients, restoration)
             batch = plain.with_images(restored)
@@ -257,10 +253,10 @@ class Align(Method[AlignConfig, AlignState]):
         taps = self.engine.run(batch, knobs, TAPS if slot.covariances is None else (*TAPS, Tap.PATCH_MOMENTS))
         pooled = taps[Tap.POOLED][0]
         head = slot.head
-        logits = self.engine.head()(pooled)
         if config.centre_images:
             head = self._centre.take(head, pooled.astype(np.float64))
-            logits = self.engine.head()((pooled + self._centre.vector(head)).astype(pooled.dtype))
+            pooled = (pooled + self._centre.vector(head)).astype(pooled.dtype)
+        logits = self.engine.head()(pooled)
         if not np.isfinite(logits).all():  # adaptation has broken predictions: forget everything
             fallen = Group(self._plain_logits(plain), slot.images, 2 * len(plain), fell_back=True)
             return replace(self.init(), recent=state.recent), fallen

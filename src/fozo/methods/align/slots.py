@@ -86,12 +86,6 @@ class Slot(State):
         if self.images < 0 or self.domain_variance.min(initial=1) <= 0:
             raise ValueError("a slot is of no images")
 
-    def posterior(self, mean: Array, variance: Array, descriptor: Array) -> DomainEstimate:
-        """Sharpen a group's estimate of its domain by the slot's images, each an observation of variance 1."""
-        known = 1 / (1 / variance + self.images)
-        sharpened = known * (mean / variance + self.images * self.descriptor)
-        return DomainEstimate(sharpened[None], known[None], descriptor[None])
-
     def joined(self, mean: Array, variance: Array) -> Slot:
         """The slot whose domain estimate has taken in that of a group."""
         if not self.images:
