@@ -9,7 +9,7 @@ import pytest
 import fozo
 from fozo.data import sample
 from fozo.serve.app import InferenceServer
-from fozo.serve.config import ModelConfig, ServeConfig, read_config, read_token
+from fozo.serve.config import ModelConfig, ServeConfig, read_config, read_secret
 from fozo.serve.metrics import OTHER, Metrics
 from tests.serve.conftest import MODEL, STATS, config
 
@@ -144,5 +144,5 @@ def test_a_token_that_others_can_read_is_told(tmp_path: Path, caplog: pytest.Log
     path.write_text("secret\n")
     for mode, warnings in ((0o600, 0), (0o644, 1)):
         path.chmod(mode)
-        assert read_token(str(path)) == "secret"
+        assert read_secret(str(path)) == "secret"
         assert len(caplog.records) == warnings
