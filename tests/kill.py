@@ -183,9 +183,9 @@ def results(folder: Path) -> dict[str, bytes]:
         strange = path.name in TIMES or path.is_dir() or path.is_relative_to(folder / "tmp")
         content = b"" if strange else path.read_bytes()
         if path.name == "journal.log":  # says that it went back; what it leads to is what counts
-            from fozo.methods.fozo import replay
+            from fozo.methods.fozo import replay_prompts
 
-            content = replay(path).tobytes()
+            content = replay_prompts(path).tobytes()
         found[path.relative_to(folder).as_posix()] = content
     return found
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fozo.methods.align import Align
     from fozo.methods.common.description import ModelDescription, describe_model
     from fozo.methods.common.info import MethodInfo
-    from fozo.methods.fozo import FOZO, replay
+    from fozo.methods.fozo import FOZO, replay_prompts
     from fozo.methods.method import Method, Result
     from fozo.methods.noadapt import NoAdapt
     from fozo.methods.registry import create, list_methods
@@ -28,7 +28,7 @@ __all__ = [
     "FOZO", "Align", "Engine", "FozoError", "Guarded", "Knobs", "LoadOptions", "Method", "MethodInfo",
     "ModelDescription", "Monitor", "MonitorReference", "Move", "NoAdapt", "Result", "SourceStatistics", "Spec", "State",
     "Stream", "Tap", "adapter", "calibrate", "create", "describe", "describe_model", "export", "list_methods",
-    "load_engine", "open_images", "replay",
+    "load_engine", "open_images", "replay_prompts",
 ]  # fmt: skip
 
 _MODULES = {
@@ -40,7 +40,7 @@ _MODULES = {
     "methods.align": ("Align",),
     "methods.common.description": ("ModelDescription", "describe_model"),
     "methods.common.info": ("MethodInfo",),
-    "methods.fozo": ("FOZO", "replay"),
+    "methods.fozo": ("FOZO", "replay_prompts"),
     "methods.method": ("Method", "Result"),
     "methods.noadapt": ("NoAdapt",),
     "methods.registry": ("create", "list_methods"),

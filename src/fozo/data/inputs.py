@@ -56,6 +56,8 @@ def as_batch(images: object, spec: Spec, clean: InputRange | None = None) -> Ima
     known; those of a black box are left in [0, 1] otherwise.
     """
     array: Any = images if isinstance(images, np.ndarray) else _as_array(_unwrapped(images), spec)
+    if np.ma.is_masked(array):
+        raise FozoError("the images have masked pixels; fill them (images.filled(0)), or leave those images out")
     if str(array.dtype) in BYTES:
         return _from_pixels(array, _normalising(spec, clean))
     return cast("Images", array[None] if array.ndim == 3 else array)

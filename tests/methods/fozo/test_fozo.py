@@ -109,10 +109,10 @@ def test_a_batch_that_cannot_be_recorded_has_not_happened(
         with pytest.raises(kind, match="cannot be recorded"):
             method(BATCHES[1])
     assert same(method.state(), before)
-    np.testing.assert_array_equal(fozo.replay(path), method.prompts)
+    np.testing.assert_array_equal(fozo.replay_prompts(path), method.prompts)
     method(BATCHES[1])
     untouched(BATCHES[1])
-    np.testing.assert_array_equal(fozo.replay(path), untouched.prompts)
+    np.testing.assert_array_equal(fozo.replay_prompts(path), untouched.prompts)
 
 
 def test_presets_have_the_published_constants() -> None:

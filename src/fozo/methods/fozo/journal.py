@@ -75,7 +75,7 @@ def check_point(point: Array, led_to: int) -> None:
         raise FozoError("it leads to other prompts; use the noise and the NumPy version of the original run")
 
 
-def replay(
+def replay_prompts(
     journal: str | os.PathLike[str],
     *,
     fingerprint: str | None = None,
@@ -87,7 +87,7 @@ def replay(
     Examples:
         >>> method = fozo.FOZO(model, source, journal="fozo.journal")
         >>> logits = method(batch)
-        >>> np.array_equal(fozo.replay("fozo.journal"), method.prompts)
+        >>> np.array_equal(fozo.replay_prompts("fozo.journal"), method.prompts)
         True
 
     Args:
