@@ -103,8 +103,9 @@ class FOZO(Method[FOZOConfig, FOZOState]):
     and ``noise`` directions to use instead of seeded gaussian ones.
 
     A journal (``journal=``) takes some hundred bytes a batch: the steps of the prompts, which
-    :func:`fozo.replay_prompts` rebuilds without a model. :meth:`replay` restores prompts, epsilon, rate and the average loss. The statistics of
-    recent images (activation shift, window) are not in a journal and begin again; a saved state has them.
+    :func:`fozo.replay_prompts` rebuilds without a model. :meth:`replay` restores prompts, epsilon, rate and the average
+    loss. The statistics of recent images (activation shift, window) are not in a journal and begin again; a saved state
+    has them.
     """
 
     EXTRAS: ClassVar = ("start", "noise")
