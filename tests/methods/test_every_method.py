@@ -123,8 +123,8 @@ def test_another_models_or_configs_state_is_refused(name: str, tmp_path: Path) -
     with pytest.raises(fozo.FozoError, match="method"):
         create(other).restore(tmp_path / "camera.state")
     if name == "align":
-        with pytest.raises(fozo.FozoError, match=r"slots=12"):
-            create(name, slots=2).restore(tmp_path / "camera.state")
+        with pytest.raises(fozo.FozoError, match=r"cls_strength=0.3"):
+            create(name, cls_strength=0.2).restore(tmp_path / "camera.state")
         with pytest.raises(fozo.FozoError, match="fingerprint"):
             other_model = fozo.load_engine(random_vit(seed=1))
             fozo.adapter(other_model, [random_images(8)]).restore(tmp_path / "camera.state")

@@ -137,6 +137,9 @@ class Method(ABC, Generic[C, S]):
     """Keyword arguments that a config file cannot hold (noise, Fisher information); ``prepare`` finds them in
     ``self._extras``."""
 
+    CHANGEABLE: ClassVar[frozenset[str]] = frozenset()
+    """Config fields that a saved state does not depend on: it is continued under other values of them."""
+
     parameters: int = 0
     """Numbers that adaptation searches or descends in (the papers' #Params); ``prepare()`` sets it."""
 
@@ -432,7 +435,7 @@ class Method(ABC, Generic[C, S]):
         seed = {"seed": self.seed} if self.info.draws else {}
         return {"config": plain(self.config), **seed}
 
-    def _owner(self) -> dict[str, object]:
+    def _owner(self) -> dict[str, Any]:
         """Return :meth:`identity`, and which method and model a file is of."""
         spec = self.engine.spec
         classes = None if spec.subset is None else list(spec.subset)
@@ -464,7 +467,12 @@ class Method(ABC, Generic[C, S]):
 
     def resume(self, name: str, owner: Mapping[str, Any], values: Mapping[str, Leaf]) -> None:
         """Continue from the owner and the leaves of a :meth:`snapshot`, which were read from the file ``name``."""
-        check_owner(name, owner.get("method", {}), self._owner())
+        ours = self._owner()
+        saved_by = dict(owner.get("method", {}))
+        if isinstance(saved_by.get("config"), Mapping):
+            changed = {field: ours["config"][field] for field in self.CHANGEABLE}
+            saved_by["config"] = {**saved_by["config"], **changed}
+        check_owner(name, saved_by, ours)
         observer = None if self._observer is None else self._observer.observer
         fresh = None if observer is None else observer.init()
         is_known = observer is not None and owner.get("observer") == observer.owner()

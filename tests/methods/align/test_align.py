@@ -215,3 +215,18 @@ def test_without_covariances_it_does_the_rest(engine: fozo.Engine, source: Sourc
 def test_bad_options(engine: fozo.Engine, source: SourceStatistics, options: dict[str, object], sentence: str) -> None:
     with pytest.raises(FozoError, match=sentence):
         fozo.create("align", engine, source, **options)  # type: ignore[arg-type]
+
+
+def test_a_state_is_continued_with_room_for_more_or_fewer_domains(
+    engine: fozo.Engine, source: SourceStatistics, tmp_path: Path
+) -> None:
+    method = fozo.Align(engine, source)
+    for batch in BATCHES:
+        method(batch)
+    method.save(tmp_path / "camera.state")
+    for slots in (1, 20):
+        again = fozo.Align(engine, source, slots=slots)
+        again.restore(tmp_path / "camera.state")
+        np.testing.assert_array_equal(again.predict(SHIFTED[0]), method.predict(SHIFTED[0]))
+    with pytest.raises(FozoError, match=r"saved with config.mean_strength=0.15, but this run has 0.2"):
+        fozo.Align(engine, source, mean_strength=0.2).restore(tmp_path / "camera.state")

@@ -38,6 +38,7 @@ def test_strays_make_room_first_and_then_the_least_recently_used(slot: Slot) -> 
     assert with_room((old, stray, last), 4) == (old, stray, last)
     assert with_room((old, stray, last), 3) == (old, last)
     assert with_room((old, last), 2) == (last,)
+    assert with_room((old, stray, last), 2) == (last,)  # of a state that was saved with room for more
 
 
 def test_a_mixed_group_is_split_by_slots(slot: Slot) -> None:

@@ -114,6 +114,7 @@ class Align(Method[AlignConfig, AlignState]):
     """
 
     PRESETS: ClassVar = {"default": AlignConfig()}
+    CHANGEABLE: ClassVar = frozenset({"slots"})
 
     def prepare(self) -> None:
         config = self.config
