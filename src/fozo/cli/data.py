@@ -24,7 +24,7 @@ MODEL = "Compare with the --reference of a model, and expect its accuracy: as fo
 def corrupt(
     images: Annotated[Path, "Folder that holds a folder of images for each class."],
     out: Annotated[Path, "Folder for the result; an unfinished one is continued."],
-    kinds: Annotated[str, "all (15), all+extra (19), or names joined by commas."] = "all",
+    kinds: Annotated[str, "all (15), all+extra (19), unseen (22 others), or names joined by commas."] = "all",
     severity: Annotated[str, "5, or 1-5, or 1,3,5."] = "5",
     size: Annotated[int, "Side of the images in pixels."] = 224,
     seed: Annotated[int, "Changes every random draw."] = 0,

@@ -21,7 +21,17 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fozo.data.corruptions import EXTRA_KINDS, KINDS, SMALLEST_SIDE, check_kind, check_severity, corrupt, frost_source
+from fozo.data.corruptions import (
+    ALL_KINDS,
+    EXTRA_KINDS,
+    KINDS,
+    SMALLEST_SIDE,
+    UNSEEN_KINDS,
+    check_kind,
+    check_severity,
+    corrupt,
+    frost_source,
+)
 from fozo.data.images import MAX_PIXELS, RESIZE_RATIO, covered
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, with_size
 from fozo.data.sets.folder import RECORD, Tree, read_record, unlabelled
@@ -47,8 +57,8 @@ class Outcome:
 
 
 def parse_kinds(text: str) -> tuple[str, ...]:
-    """Read ``all``, ``all+extra`` or a comma-separated list of corruptions."""
-    named = {"all": KINDS, "all+extra": KINDS + EXTRA_KINDS}
+    """Read ``all``, ``all+extra``, ``unseen`` or a comma-separated list of corruptions."""
+    named = {"all": KINDS, "all+extra": KINDS + EXTRA_KINDS, "unseen": UNSEEN_KINDS}
     kinds = named.get(text.strip()) or tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for kind in kinds:
         check_kind(kind)
@@ -167,7 +177,7 @@ def _open_record(out: Path, domains: Sequence[Domain], source: Corrupting) -> di
 
     kinds = {domain.kind for domain in domains}
     record: dict[str, Any] = {
-        "kinds": joined("kinds", KINDS + EXTRA_KINDS, kinds),
+        "kinds": joined("kinds", ALL_KINDS, kinds),
         "severities": joined("severities", range(1, 6), {domain.severity for domain in domains}),
         "size": source.size,
         "preparation": describe_preparation(source.images, source.size),
