@@ -1,7 +1,7 @@
 """A camera's health in Home Assistant, by MQTT discovery: a sentence, and a problem sensor that turns on with drift.
 
     pip install paho-mqtt
-    fozo watch model.onnx CAMERA --stats clean.safetensors --events events.jsonl &
+    fozo watch model.onnx CAMERA --statistics clean.safetensors --events events.jsonl &
     tail -n +1 -F events.jsonl | python examples/home_assistant.py BROKER "Front door"
 
 Both entities appear by themselves under a device of that name. Drift and camera faults (covered, frozen, black, turned)

@@ -61,15 +61,15 @@ class Videos(Generic[V]):
 class Camera(FrameAdapter):
     """Equalises the frames of one camera: what it returns is the frame, and :attr:`monitors` say what drifted."""
 
-    _calibrated: ClassVar[dict[str, dict[tuple[int, int], fozo.SourceStatistics]]] = {}
-    _references: ClassVar[dict[tuple[str, tuple[int, int]], fozo.MonitorReference]] = {}
+    _calibrated: ClassVar[dict[str, dict[tuple[int, int], fozo.Statistics]]] = {}
+    _references: ClassVar[dict[tuple[str, tuple[int, int]], fozo.Reference]] = {}
 
     def __init__(self, clean: str) -> None:
         super().__init__(lambda frame: frame, "bgr")
         self.clean, self.monitors = clean, dict[tuple[int, int], fozo.Monitor]()
         if clean not in self._calibrated:  # once for all cameras that share a folder
             made = fozo.adapter(lambda frame: frame, clean, channels="bgr")
-            self._calibrated[clean] = {size: each.source for size, each in made.adapters.items()}
+            self._calibrated[clean] = {size: each.statistics for size, each in made.adapters.items()}
         for size, source in self._calibrated[clean].items():
             self.adapters[size] = Equalise(self.engine(size), source)
 
@@ -81,7 +81,7 @@ class Camera(FrameAdapter):
                 files = open_unlabelled(Path(self.clean))
                 pixels = [files.read(index) for index in range(len(files))]
                 same = np.stack([picture for picture in pixels if picture.shape[:2] == size])
-                made = fozo.MonitorReference.collect(self.adapters[size], same, corruptions=False)
+                made = fozo.Reference.collect(self.adapters[size], same, corruptions=False)
                 self._references[self.clean, size] = made
             self.monitors[size] = fozo.Monitor(self._references[self.clean, size]).watch(self.adapters[size])
         self(frame)

@@ -31,7 +31,7 @@ def test_a_camera_announces_itself_and_turns_on_with_drift(module: dict[str, Any
     clean = scenes(48)[..., ::-1]
     engine = black_box(lambda images: "boxes", image_size=(48, 64), mean=0, std=1)
     adapter = fozo.adapter(engine, clean)
-    reference = fozo.MonitorReference.collect(adapter, clean, corruptions=False)
+    reference = fozo.Reference.collect(adapter, clean, corruptions=False)
     monitor = fozo.Monitor(reference).watch(adapter)
     lines = []
     for frames in (scenes(8, seed=1), scenes(8, seed=2), hazy(scenes(16, seed=3))):

@@ -44,7 +44,7 @@ def engine(dtype: str = "float32", subset: bool = False) -> TorchEngine:
 
 
 @functools.cache
-def source(dtype: str = "float32") -> fozo.SourceStatistics:
+def source(dtype: str = "float32") -> fozo.Statistics:
     return fozo.calibrate(engine(dtype), [random_images(32, seed=100)])
 
 
@@ -196,14 +196,14 @@ def test_the_list_can_be_cut_by_what_is_not_there() -> None:
     forward_only = {"align", "equalise", "foa", "fozo", "gain", "lame", "neo", "noadapt", "scaled-fozo", "t3a", *STATIC}
     assert set(fozo.list_methods(without={"torch", "blocks"})) == forward_only
     assert "zoa" in fozo.list_methods(without={"gradient"}) and "tent" not in fozo.list_methods(without={"gradient"})
-    assert set(fozo.list_methods(without={"source", "torch", "tokens"})) == {"neo", "noadapt", *STATIC}
+    assert set(fozo.list_methods(without={"statistics", "torch", "tokens"})) == {"neo", "noadapt", *STATIC}
     with pytest.raises(fozo.FozoError, match="no method can need 'gpu'"):
         fozo.list_methods(without={"gpu"})
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_what_it_needs_is_asked_for(name: str) -> None:
-    if "source" in fozo.list_methods()[name].needs:
+    if "statistics" in fozo.list_methods()[name].needs:
         with pytest.raises(fozo.FozoError, match="needs source statistics"):
             fozo.create(name, engine())
     with pytest.raises(fozo.FozoError, match="nonsense"):

@@ -133,7 +133,7 @@ def test_clean_frames_may_be_files(tmp_path: Path) -> None:
         Image.fromarray(frame[..., ::-1]).save(tmp_path / f"{i:02}.png")
     files = fozo.adapter(Detector(), tmp_path, channels="bgr").adapters[48, 64]
     arrays = fozo.adapter(Detector(), frames, channels="bgr").adapters[48, 64]
-    np.testing.assert_allclose(files.source.descriptor.mean, arrays.source.descriptor.mean, atol=1e-6)
+    np.testing.assert_allclose(files.statistics.descriptor.mean, arrays.statistics.descriptor.mean, atol=1e-6)
 
 
 @pytest.mark.parametrize(

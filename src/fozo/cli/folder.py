@@ -28,7 +28,7 @@ from fozo.data.streams import LabelledBatch, in_order
 from fozo.errors import FozoError
 from fozo.io import check_output, disk_errors
 from fozo.methods.registry import AnyMethod
-from fozo.monitor import MonitorReference
+from fozo.monitor import Reference
 from fozo.types import Engine, Spec
 
 POLL = 0.5  # seconds between two reads of a folder that grows
@@ -146,7 +146,7 @@ def make_reference(adapter: AnyMethod, clean: Path | Pixels, path: Path, sample:
         images = images.take(CLEAN)
     options: dict[str, Any] = {} if sample is None else {"sample": sample}
     with closing(Progress()) as progress:
-        reference = MonitorReference.collect(adapter, images, progress=progress, **options)
+        reference = Reference.collect(adapter, images, progress=progress, **options)
     with disk_errors(path):
         reference.save(path)
     print(f"fozo: {path} was made from {reference.clean.images} clean images", file=sys.stderr)

@@ -14,8 +14,10 @@ from fozo.errors import FozoError
 def serve(
     load: LoadOptions,
     model: Annotated[str | None, typer.Argument(help="As elsewhere; or give --config.", show_default=False)] = None,
-    stats: Annotated[Path | None, STATISTICS] = None,
-    reference: Annotated[Path | None, "What fozo calibrate --monitor wrote: reports drift, expected accuracy."] = None,
+    statistics: Annotated[Path | None, STATISTICS] = None,
+    reference: Annotated[
+        Path | None, "What fozo calibrate --reference wrote: reports drift, expected accuracy."
+    ] = None,
     name: Annotated[str | None, "What clients call the model; by default its file's name."] = None,
     config: Annotated[Path | None, "TOML file with models and settings: docs/serving.md."] = None,
     state: Annotated[Path | None, "Folder to keep cameras in."] = None,
@@ -62,7 +64,13 @@ def serve(
     }  # fmt: skip
     given: dict[str, Any] = {key: value for key, value in of_server.items() if value not in (None, ())}
     if config is not None:
-        of_model = {"stats": stats, "reference": reference, "name": name, "method": method, "option": option or None}
+        of_model = {
+            "statistics": statistics,
+            "reference": reference,
+            "name": name,
+            "method": method,
+            "option": option or None,
+        }
         for key, value in {**of_model, "guard": guard or None, **vars(load)}.items():
             if value is not None:
                 raise FozoError(f"--{key.replace('_', '-')} is a model's; write it into {config}")
@@ -71,7 +79,7 @@ def serve(
         assert model is not None
         name = name or Path(model.removeprefix("timm:")).stem
         options = read_options(option or [])
-        made = ModelConfig(name, model, _text(stats), _text(reference), method, options, guard=guard, load=load)
+        made = ModelConfig(name, model, _text(statistics), _text(reference), method, options, guard=guard, load=load)
         settings = ServeConfig((made,), **given)
     run(settings, CameraBoard())
 

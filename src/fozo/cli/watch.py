@@ -15,8 +15,8 @@ from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError, check_counts
 
 SAVE_SECONDS = 60.0  # seconds after which ``--state`` is written again
-REFERENCE = "What fozo calibrate --monitor wrote; made from --clean if it is not there."
-CLEAN = "Clean images, or a video, to make --stats and --reference from; with class folders, also for accuracy."
+REFERENCE = "What fozo calibrate --reference wrote; made from --clean if it is not there."
+CLEAN = "Clean images, or a video, to make --statistics and --reference from; with class folders, also for accuracy."
 FIRST = "Of a video as --clean, the part that is clean: 60s, 5min; all by default."
 STATE = "File to go on from if it is there, written every minute and at the end; holds a frame."
 
@@ -32,8 +32,8 @@ def watch(
     model: Model,
     source: Annotated[str, "Folder of images, video file, rtsp:// or http:// address, or number of a camera."],
     load: LoadOptions,
-    stats: Annotated[Path, STATISTICS + " Made from --clean if it is not there."] = Path("stats.safetensors"),
-    reference: Annotated[Path, REFERENCE] = Path("monitor.safetensors"),
+    statistics: Annotated[Path, STATISTICS + " Made from --clean if it is not there."] = Path("statistics.safetensors"),
+    reference: Annotated[Path, REFERENCE] = Path("reference.safetensors"),
     clean: Annotated[Path | None, CLEAN] = None,
     first: Annotated[str | None, FIRST] = None,
     events: Annotated[Path | None, "File for events and readings, as JSON lines."] = None,
@@ -59,7 +59,7 @@ def watch(
     from fozo.data.videos import shown
     from fozo.io import check_output, disk_errors, open_output, read_text
     from fozo.io.notices import Notices
-    from fozo.monitor import Guarded, Monitor, MonitorReference
+    from fozo.monitor import Guarded, Monitor, Reference
     from fozo.public import adapter as make_adapter
 
     check_counts(batch_size=batch_size)
@@ -70,23 +70,25 @@ def watch(
     secret = b"" if secret_file is None else read_text(secret_file).strip().encode()
     notices = Notices.open(webhook or (), mqtt, secret)
     pictures = frames(source, follow=follow)
-    missing = [path for path in (stats, reference) if not path.exists()]
+    missing = [path for path in (statistics, reference) if not path.exists()]
     if missing and clean is None:
         what = "monitor reference" if missing[0] == reference else "file of statistics"
         raise FozoError(
             f"there is no {what} {missing[0]}; give clean images or a video as --clean to make it, or make it with "
-            f"fozo calibrate --monitor"
+            f"fozo calibrate --reference"
         )
-    if stats in missing and clean is not None:
-        calibrate(model, clean, load, out=stats, monitor=reference if reference in missing else None, first=first)
+    if statistics in missing and clean is not None:
+        calibrate(
+            model, clean, load, out=statistics, reference=reference if reference in missing else None, first=first
+        )
     engine = load_model(model, load)
-    adapter = make_adapter(engine, stats)
+    adapter = make_adapter(engine, statistics)
     if missing == [reference] and clean is not None:
         make_reference(adapter, clean_frames(clean, first, engine.spec) if clean.is_file() else clean, reference)
     now = np.zeros(1)  # times of the images of a batch
     raised: list[Event] = []
     monitor = Monitor(
-        MonitorReference.load(reference), false_alarms=false_alarms, shadow=shadow, thumbnails=thumbnails,
+        Reference.load(reference), false_alarms=false_alarms, shadow=shadow, thumbnails=thumbnails,
         on_event=raised.append, clock=lambda: now,
     )  # fmt: skip
     predictor: Method[Any, Any] = Guarded(adapter, monitor) if guard else adapter

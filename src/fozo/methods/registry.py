@@ -17,7 +17,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 from fozo.engines.load import Model
 from fozo.errors import FozoError, PluginWarning
 from fozo.methods.common.info import NEEDS, MethodInfo
@@ -157,7 +157,7 @@ def _load(entry: metadata.EntryPoint) -> None:
 def create(
     name: str,
     engine: Model,
-    source: SourceStatistics | str | os.PathLike[str] | None = None,
+    statistics: Statistics | str | os.PathLike[str] | None = None,
     *,
     preset: str | None = None,
     seed: int = 0,
@@ -168,7 +168,7 @@ def create(
     """Make the method called ``name`` (see :func:`list_methods`) from what every :class:`fozo.Method` takes.
 
     Examples:
-        >>> fozo.create("foa", model, source, passes=2)(batch).shape
+        >>> fozo.create("foa", model, statistics, passes=2)(batch).shape
         (8, 10)
         >>> fozo.create("tempt", model)
         Traceback (most recent call last):
@@ -180,4 +180,4 @@ def create(
     made = method_class(name)
     if batch_size is not None and hasattr(next(iter(made.PRESETS.values())), "batch_size"):
         options.setdefault("batch_size", batch_size)
-    return made(engine, source, preset=preset, seed=seed, journal=journal, **options)
+    return made(engine, statistics, preset=preset, seed=seed, journal=journal, **options)

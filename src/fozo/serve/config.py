@@ -5,8 +5,8 @@
 
     [models.fashion]
     model = "fashion.onnx"
-    stats = "fashion.statistics.safetensors"
-    reference = "fashion.monitor.safetensors"
+    statistics = "fashion.statistics.safetensors"
+    reference = "fashion.reference.safetensors"
     options = { slots = 2 }
 
 Paths in a file are relative to its folder.
@@ -34,10 +34,10 @@ class ModelConfig:
     """What clients call it."""
     model: str
     """What :func:`fozo.load_engine` takes."""
-    stats: str | None = None
+    statistics: str | None = None
     """What ``fozo calibrate`` wrote."""
     reference: str | None = None
-    """What ``fozo calibrate --monitor`` wrote; without it there is no monitor."""
+    """What ``fozo calibrate --reference`` wrote; without it there is no monitor."""
     method: str | None = None
     """One of :func:`fozo.list_methods`; by default the recommended one."""
     options: Mapping[str, Value] = field(default_factory=dict)
@@ -156,7 +156,7 @@ class ServeConfig:
             raise FozoError("TLS needs a certificate and its key; give both")
 
 
-FILES = ("state", "certificate", "key", "stats", "reference", "model")  # settings that name a file
+FILES = ("state", "certificate", "key", "statistics", "reference", "model")  # settings that name a file
 
 
 def read_config(path: Path) -> ServeConfig:

@@ -85,7 +85,7 @@ def replay_prompts(
     """Rebuild the prompts that a journal of FOZO's leads to, bit for bit, without the model and without any image.
 
     Examples:
-        >>> method = fozo.FOZO(model, source, journal="fozo.journal")
+        >>> method = fozo.FOZO(model, statistics, journal="fozo.journal")
         >>> logits = method(batch)
         >>> np.array_equal(fozo.replay_prompts("fozo.journal"), method.prompts)
         True
