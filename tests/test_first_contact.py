@@ -192,7 +192,7 @@ REFUSED_BATCHES: dict[str, tuple[Callable[[np.ndarray], Any], str]] = {
     "paths": (lambda x: ["cat.jpg"], "open files first, for example with PIL.Image.open"),
     "dictionary": (lambda x: {"input": x}, "a batch has 'input', and no 'pixel_values' or 'images'"),
     "odd picture": (lambda x: [Image.new("F", (16, 16))], "image 0 of the batch has pixels of unknown range"),
-    "masked": (lambda x: np.ma.masked_all((2, 3, 16, 16), np.float32), "the images have masked pixels; fill them"),
+    "masked": (lambda x: np.ma.array(normalised(x), mask=True), "the images have masked pixels; fill them"),
     "NaN": (lambda x: normalised(x) * np.float32("nan"), "NaN"),
 }  # fmt: skip
 

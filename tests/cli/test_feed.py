@@ -107,7 +107,8 @@ def test_a_camera_that_is_gone_comes_back_and_late_frames_are_dropped(monkeypatc
 
 def test_a_number_that_no_camera_has_is_an_error_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def video_frames(source: str) -> Frames:
-        raise FozoError("OpenCV cannot read a frame of camera 77")
+        if source:
+            raise FozoError(f"OpenCV cannot read a frame of camera {source}")
         yield PIXELS, 0.0
 
     monkeypatch.setattr(live, "video_frames", video_frames)

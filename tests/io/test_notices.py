@@ -166,8 +166,13 @@ def test_home_assistant_finds_each_camera_and_its_problem() -> None:
             sender.send("gates", "north/3", EVENT)
             until(lambda: broker.published.get("fozo/gates/north_3/problem") == "ON")
             assert json.loads(broker.published["fozo/gates/north_3/event"]) == EVENT
-            (config,) = (json.loads(text) for topic, text in broker.published.items() if topic.endswith("/config"))
-            assert config["state_topic"] == "fozo/gates/north_3/problem" and config["device_class"] == "problem"
+            until(lambda: broker.published.get("fozo/gates/north_3/sentence") == EVENT["text"])
+            configs = {
+                topic.split("/")[1]: json.loads(text) for topic, text in broker.published.items() if "/fozo_" in topic
+            }
+            assert configs["binary_sensor"]["device_class"] == "problem"
+            assert configs["binary_sensor"]["state_topic"] == "fozo/gates/north_3/problem"
+            assert configs["sensor"]["state_topic"] == "fozo/gates/north_3/sentence"
             assert broker.published["fozo/status"] == "online"
             sender.send("gates", "north/3", {**EVENT, "name": "drift over"})
             until(lambda: broker.published["fozo/gates/north_3/problem"] == "OFF")

@@ -32,6 +32,9 @@ PASSING = ("drift changed", "guard")  # events that neither begin nor end a prob
 MQTT_PORTS = {"mqtt": 1883, "mqtts": 8883}
 DISCOVERY = "homeassistant"  # the prefix under which Home Assistant looks for devices
 
+MAX_STATE = 255  # characters of a state in Home Assistant
+STATUS = "fozo/status"
+
 Notice = Mapping[str, Any]
 
 
@@ -153,9 +156,10 @@ class Webhook:
 
 
 class Mqtt:
-    """Publishes each camera as a binary sensor *problem* of Home Assistant, and each event as JSON.
+    """Publishes each camera as sensors *problem* and *health* of Home Assistant, and each event as JSON.
 
-    ``fozo/MODEL/CAMERA/problem`` is ON while anything is wrong, ``.../event`` the latest event, and ``fozo/status``
+    ``fozo/MODEL/CAMERA/problem`` is ON while anything is wrong, ``.../event`` the latest event,
+    ``.../sentence`` its text, and ``fozo/status``
     tells whether fozo is there. paho connects, connects again, and keeps what waits within bounds.
     """
 
@@ -174,8 +178,8 @@ class Mqtt:
         if address.scheme == "mqtts":
             self._client.tls_set()
         self._client.max_queued_messages_set(WAITING)
-        self._client.will_set("fozo/status", "offline", qos=1, retain=True)
-        self._client.on_connect = lambda client, *_: client.publish("fozo/status", "online", qos=1, retain=True)
+        self._client.will_set(STATUS, "offline", qos=1, retain=True)
+        self._client.on_connect = lambda client, *_: client.publish(STATUS, "online", qos=1, retain=True)
         self._client.connect_async(str(address.hostname), address.port or MQTT_PORTS[address.scheme])
         self._client.loop_start()
         self._last: Any = None
@@ -191,11 +195,12 @@ class Mqtt:
             follow(problems, notice["event"]["name"])
             self._publish(f"{topic}/event", json.dumps(notice["event"], allow_nan=False))
             self._publish(f"{topic}/problem", "ON" if problems else "OFF")
+            self._publish(f"{topic}/sentence", notice["event"]["text"][:MAX_STATE])
 
     def close(self) -> None:
         if self._last is not None and self._client.is_connected():
             self._last.wait_for_publish(CLOSING)
-        self._client.publish("fozo/status", "offline", qos=1, retain=True)
+        self._client.publish(STATUS, "offline", qos=1, retain=True)
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -203,14 +208,18 @@ class Mqtt:
         self._last = self._client.publish(topic, text, qos=1, retain=True)
 
     def _announce(self, topic: str, model: str, camera: str) -> None:
-        """Tell Home Assistant that there is such a sensor."""
+        """Tell Home Assistant that there are two such sensors."""
         unique = "fozo_" + hashlib.sha256(topic.encode()).hexdigest()[:16]
-        sensor = {
-            "name": "Problem", "device_class": "problem", "unique_id": unique, "state_topic": f"{topic}/problem",
-            "json_attributes_topic": f"{topic}/event", "availability_topic": "fozo/status",
+        shared = {
+            "json_attributes_topic": f"{topic}/event", "availability_topic": STATUS,
             "device": {"identifiers": [unique], "name": f"{model} {camera}", "manufacturer": "fozo"},
         }  # fmt: skip
-        self._publish(f"{DISCOVERY}/binary_sensor/{unique}/config", json.dumps(sensor))
+        for kind, entity, name in (("binary_sensor", "problem", "Problem"), ("sensor", "sentence", "Health")):
+            sensor: dict[str, object] = {"name": name, "unique_id": f"{unique}_{entity}", **shared}
+            sensor["state_topic"] = f"{topic}/{entity}"
+            if kind == "binary_sensor":
+                sensor["device_class"] = "problem"
+            self._publish(f"{DISCOVERY}/{kind}/{unique}/config", json.dumps(sensor))
 
 
 def follow(problems: set[str], event: str) -> None:

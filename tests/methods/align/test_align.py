@@ -216,7 +216,7 @@ def test_bad_options(engine: fozo.Engine, source: Statistics, options: dict[str,
 
 
 def test_a_state_is_continued_with_room_for_more_or_fewer_domains(
-    engine: fozo.Engine, source: SourceStatistics, tmp_path: Path
+    engine: fozo.Engine, source: Statistics, tmp_path: Path
 ) -> None:
     method = fozo.Align(engine, source)
     for batch in BATCHES:
