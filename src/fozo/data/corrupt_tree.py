@@ -10,8 +10,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -21,6 +19,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from fozo import cluster
 from fozo.data.corruptions import (
     ALL_KINDS,
     EXTRA_KINDS,
@@ -38,7 +37,7 @@ from fozo.data.sets.folder import RECORD, Tree, read_record, unlabelled
 from fozo.data.streams import Corrupting, corrupted_name, describe_preparation
 from fozo.errors import FozoError, check_counts
 from fozo.io import atomic_write, disk_errors, write_json
-from fozo.io.system import installed_version, usable_cpus, worker_pool
+from fozo.io.system import installed_version, usable_cpus
 
 QUALITY = 85
 
@@ -118,16 +117,14 @@ def corrupt_tree(
     sources = (Corrupting(replace(clean, samples=(sample,)), size, seed) for sample in clean.samples)
     work = partial(_corrupt_image, out, domains)
     total = Outcome()
-    try:
-        with worker_pool(min(workers, len(clean)), patient=True) if workers > 1 else nullcontext() as pool:
-            outcomes = map(work, sources) if pool is None else pool.map(work, sources)
-            for done, outcome in enumerate(outcomes, start=1):
-                total += outcome
-                progress(done, len(clean))
-    except BrokenProcessPool as error:
-        raise FozoError("a worker process died, perhaps for lack of memory; run again with fewer workers") from error
+    processes = min(workers, len(clean)) if workers > 1 else None
+    for done, (_, outcome) in enumerate(cluster.run(work, sources, workers=processes), start=1):
+        if isinstance(outcome, Exception):
+            raise outcome
+        total += outcome
+        progress(done, len(clean))
     write_json(out / RECORD, {**record, "unreadable": len(total.unreadable)})
-    return total
+    return replace(total, unreadable=tuple(sorted(total.unreadable)))
 
 
 def find_images(root: Path) -> ImageSet:
