@@ -23,7 +23,7 @@ from fozo.engines.onnx.schema import hash_file
 from fozo.errors import FozoError
 from fozo.io import disk_errors, locked, remove_temporary_files
 from fozo.methods.common.measured import MEASURED, Savable
-from fozo.methods.registry import AnyMethod, create, method_class
+from fozo.methods.registry import AnyMethod, create, method_info
 from fozo.public import calibrate
 from fozo.types import Engine, Floats, Spec
 
@@ -270,5 +270,5 @@ def _of_group(images: ImageSet, group: str, whole: ImageSet) -> ImageSet:
 
 def needs(method: str, options: Mapping[str, object]) -> frozenset[str]:
     """Say what has to be measured on clean images for a method: ``statistics``, or one of ``MEASURED``."""
-    measured = method_class(method).info.needs & {"statistics", *MEASURED}
+    measured = method_info(method).needs & {"statistics", *MEASURED}
     return measured - {"fisher"} if options.get("fisher_weight") == 0 else measured
