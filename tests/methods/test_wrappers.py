@@ -127,7 +127,7 @@ def test_a_combination_has_a_name(name: str, classes: list[str]) -> None:
     """Those that change images are outside, those that change logits too; options are the last one's."""
     alone = create("align")
     options = {"average": "batches"} if name.endswith("neo") else {"supports": 3}
-    method: Any = fozo.create(name, alone.engine, alone.source, seed=4, **options)
+    method: Any = fozo.create(name, alone.engine, alone.statistics, seed=4, **options)
     found = []
     while method is not None:
         found.append(method.info.name)
@@ -140,4 +140,4 @@ def test_a_combination_has_a_name(name: str, classes: list[str]) -> None:
 
 def test_methods_of_which_neither_goes_around_another_are_refused() -> None:
     with pytest.raises(fozo.FozoError, match="neither align nor foa goes around another method"):
-        fozo.create("align+foa", create("align").engine, create("align").source)
+        fozo.create("align+foa", create("align").engine, create("align").statistics)
