@@ -18,9 +18,7 @@ from fozo.engines.onnx.runtimes import OnnxEngine
 from fozo.errors import FozoError
 from fozo.io.system import installed_version
 from fozo.methods.method import Method
-from tests.helpers import REPO, random_images, random_vit
-
-SOURCE = REPO / "src" / "fozo"
+from tests.helpers import random_images, random_vit
 
 
 def python(code: str) -> str:
