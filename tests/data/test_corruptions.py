@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fozo.data.corruptions import CONSTANTS, EXTRA_KINDS, KINDS, corrupt, frost_source, functions
+from fozo.data.corruptions.unseen import UNSEEN_KINDS, corrupt_unseen
 from fozo.data.images import Pixels
 from fozo.types import Floats
 from tests.data.conftest import photograph
@@ -25,6 +26,7 @@ pytest.importorskip("cv2")
 ALL = KINDS + EXTRA_KINDS
 DETERMINISTIC = {
     "defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression", "saturate", "gaussian_blur",
+    "low_bitrate", "dithering", "demosaic",
 }  # fmt: skip
 
 
@@ -50,19 +52,20 @@ def test_severity_5_is_farther_from_the_clean_image_than_severity_1(kind: str) -
         assert strong > slight
 
 
-@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("kind", (*ALL, *UNSEEN_KINDS))
 def test_the_name_and_the_seed_decide_all_draws_and_the_input_is_untouched(kind: str) -> None:
+    spoil = corrupt if kind in ALL else corrupt_unseen
     image = photograph(64)
     before = image.copy()
-    first = corrupt(image, kind, 3, 0, image_id="a")
+    first = spoil(image, kind, 3, 0, image_id="a")
     np.random.seed(1)  # noqa: NPY002 - the point is that global seeds are not used
     corrupt(image, "gaussian_noise", 1, 5)
-    np.testing.assert_array_equal(corrupt(image, kind, 3, 0, image_id="a"), first)
+    np.testing.assert_array_equal(spoil(image, kind, 3, 0, image_id="a"), first)
     np.testing.assert_array_equal(image, before)
     assert first.dtype == np.uint8 and first.shape == image.shape and first.flags.writeable
     assert not np.array_equal(first, image)
     for seed, name in ((0, "b"), (1, "a")):
-        assert np.array_equal(corrupt(image, kind, 3, seed, image_id=name), first) == (kind in DETERMINISTIC)
+        assert np.array_equal(spoil(image, kind, 3, seed, image_id=name), first) == (kind in DETERMINISTIC)
 
 
 @given(
