@@ -15,12 +15,9 @@ import fozo
 from fozo.core.normalisation import check_images
 from fozo.engines.onnx import runtimes as graph
 from fozo.engines.onnx.runtimes import OnnxEngine
-from fozo.errors import FozoError
 from fozo.io.system import installed_version
 from fozo.methods.method import Method
-from tests.helpers import REPO, random_images, random_vit
-
-SOURCE = REPO / "src" / "fozo"
+from tests.helpers import random_images, random_vit
 
 
 def python(code: str) -> str:
@@ -99,10 +96,6 @@ def test_create_makes_what_the_class_makes(engine: fozo.Engine, source: fozo.Sta
     images = random_images(4)
     made = fozo.create("fozo", engine, source, passes=4)(images)
     np.testing.assert_array_equal(made, fozo.FOZO(engine, source, passes=4)(images))
-    with pytest.raises(FozoError, match=r"there is no method 'noadap' \(did you mean 'noadapt'\?\); known are align,"):
-        fozo.create("noadap", engine)
-    with pytest.raises(FozoError, match="noadapt has no option 'speed'"):
-        fozo.create("noadapt", engine, None, speed=11)
 
 
 def test_the_adapter_is_align(engine: fozo.Engine, source: fozo.Statistics, tmp_path: Path) -> None:

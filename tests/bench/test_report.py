@@ -157,22 +157,6 @@ def test_rows_may_have_other_domains_than_their_neighbours(tmp_path: Path) -> No
     assert write_report(tmp_path, tmp_path / "report.html")[0][0].is_file()
 
 
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
-
-
-"""The page as a phone of 390 points shows it: a window of chromium's own cannot be made that narrow."""
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance of WCAG 2."""
-    channels = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
 def test_a_method_has_one_colour_everywhere_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {row.label: row.method for name in names() for row in load_recipe(name).rows}
     infos = fozo.list_methods()

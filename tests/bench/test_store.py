@@ -1,10 +1,8 @@
 """The store: which runs belong together, which are stale, and that nothing is joined by its label."""
 
 import shutil
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -165,18 +163,3 @@ def test_nothing_to_report_is_said(tmp_path: Path) -> None:
         file.unlink()
     with pytest.raises(FozoError, match=r"no run below .* is finished"):
         collect(tmp_path)
-
-
-WRONG: list[object] = [None, True, -1, 0, 1e300, 10**40, "x", [], {"x": None}]
-
-
-def places(payload: object, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """List the paths to everything in a JSON value."""
-    inside: Iterable[tuple[Any, object]] = ()
-    if isinstance(payload, dict):
-        inside = payload.items()
-    elif isinstance(payload, list):
-        inside = list(enumerate(payload))[:2]  # the rest of a list is of the same kind
-    for key, value in inside:
-        yield (*before, key)
-        yield from places(value, (*before, key))

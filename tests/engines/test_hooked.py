@@ -13,28 +13,14 @@ from fozo.engines.hooked import HookedEngine, hooked
 from fozo.engines.tokens import NoTokensError
 from fozo.errors import FozoError
 from fozo.testing import check_engine
-from fozo.types import Knobs, Move, Tap
+from fozo.types import Knobs, Tap
 from tests.engines.onnx import zoo
+from tests.engines.onnx.zoo import images, random_knobs
 
 OWN = [
     "timm ViT", "timm ViT, mean of patches", "timm ViT, attention pooling (SigLIP)", "timm ViT, 4 registers",
     "timm ViT, pre-norm (CLIP)", "transformers DINOv2, registers", "torchvision ViT",
 ]  # fmt: skip
-
-
-def images(count: int = 3) -> np.ndarray:
-    return np.random.default_rng(5).standard_normal((count, 3, zoo.SIZE, zoo.SIZE)).astype(np.float32)
-
-
-def moves(spec: fozo.Spec) -> Knobs:
-    numbers = np.random.default_rng(6)
-
-    def move() -> Move:
-        shape = (2, 3, spec.depth, spec.dim)
-        return Move(1 + 0.2 * numbers.standard_normal(shape), 0.3 * numbers.standard_normal(shape))
-
-    noise = numbers.standard_normal((2, 3, len(spec.aligned), spec.dim, spec.dim))
-    return Knobs(cls=move(), patches=move(), matrices=np.eye(spec.dim) + 0.3 * noise / spec.dim**0.5)
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -43,7 +29,7 @@ def test_knobs_and_taps_are_those_of_the_converted_module(name: str) -> None:
     engine = hooked(module, chunk=4)
     own = fozo.load_engine(getattr(module, "model", module))
     assert engine.spec.patch_size == (zoo.PATCH, zoo.PATCH)
-    knobs = moves(own.spec)
+    knobs = random_knobs(own.spec)
     if own.spec.class_token and not engine.spec.class_token:  # it is there, and the head does not read it
         knobs = Knobs(patches=knobs.patches, matrices=knobs.matrices)
     got = engine.run(engine.check(images()), knobs, tuple(Tap))
@@ -97,7 +83,7 @@ def test_the_users_module_is_left_alone() -> None:
     answers = []
 
     def other() -> None:
-        engine.run(engine.check(images()), moves(engine.spec))
+        engine.run(engine.check(images()), random_knobs(engine.spec))
 
     thread = threading.Thread(target=other)
     thread.start()

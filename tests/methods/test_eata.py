@@ -1,10 +1,9 @@
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 import fozo
-from fozo.methods.eata import EATA, Fisher, measure_fisher
+from fozo.methods.eata import EATA, measure_fisher
 from tests.methods.rival_traces import engine, pixels
 from tests.methods.test_golden import fisher
 
@@ -25,11 +24,3 @@ def test_asks_for_the_fisher_information_of_this_model() -> None:
         measure_fisher(engine(), [])
     with pytest.raises(fozo.FozoError, match="measure it again"):
         fozo.create("eata", engine(), fisher=replace(fisher(), fingerprint="0" * 32))
-
-
-def test_the_fisher_information_survives_a_file(tmp_path: Path) -> None:
-    fisher().save(tmp_path / "fisher")
-    loaded = Fisher.load(tmp_path / "fisher")
-    assert (loaded.values == fisher().values).all()
-    assert (loaded.fingerprint, loaded.model) == (fisher().fingerprint, "golden")
-    fozo.create("eata", engine(), fisher=loaded)

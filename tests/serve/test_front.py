@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -21,11 +22,13 @@ from tests.serve.test_limits import PATH, PNG, connect, encoded, status
 
 
 @contextmanager
-def front(**settings: Any) -> Iterator[int]:
-    """Run the server as ``fozo serve`` does, but for signals."""
+def front(app: Any = None, **settings: Any) -> Iterator[int]:
+    """Run the server as ``fozo serve`` does, but for signals; or another application."""
     chosen = config(**settings)
+    options = server_options(app or create_app(chosen), chosen)
+    options.lifespan = "on" if app is None else "off"
     listener, ready = listen("127.0.0.1", 0), threading.Event()
-    server = Server(server_options(create_app(chosen), chosen), ready.set, None)
+    server = Server(options, ready.set, None)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     assert ready.wait(30)
@@ -58,7 +61,6 @@ def test_requests_beyond_the_connections_are_refused() -> None:
 def test_queues_know_the_client_of_a_proxy() -> None:
     """Of a proxy on this machine by default, and of those that were named only."""
     for proxies, client in (((), "198.51.100.7"), (("192.0.2.1",), "127.0.0.1")):
-        chosen = config(proxies=proxies)
         seen = list[str]()
 
         async def app(scope: Any, receive: Any, send: Any, seen: list[str] = seen) -> None:
@@ -66,18 +68,9 @@ def test_queues_know_the_client_of_a_proxy() -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body"})
 
-        options = server_options(app, chosen)
-        options.lifespan = "off"
-        listener, ready = listen("127.0.0.1", 0), threading.Event()
-        server = Server(options, ready.set, None)
-        app.state = type("State", (), {"server": type("Idle", (), {"pool": None})})  # type: ignore[attr-defined]
-        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-        thread.start()
-        assert ready.wait(30)
-        port = listener.getsockname()[1]
-        httpx.get(f"http://127.0.0.1:{port}", headers={"X-Forwarded-For": "198.51.100.7"})
-        server.should_exit = True
-        thread.join(30)
+        app.state = SimpleNamespace(server=SimpleNamespace(pool=None))  # type: ignore[attr-defined]
+        with front(app, proxies=proxies) as port:
+            httpx.get(f"http://127.0.0.1:{port}", headers={"X-Forwarded-For": "198.51.100.7"})
         assert seen == [client]
 
 

@@ -146,13 +146,6 @@ def test_what_is_wrong_is_refused_in_a_sentence(what: str) -> None:
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-    max_leaves=8,
-)
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     rows=st.integers(1, 3),

@@ -126,15 +126,6 @@ def test_drift_and_expected_accuracy(url: str) -> None:
     assert 'band="contrast"' in metrics and "fozo_streams" in metrics and "fozo_passes_total" in metrics
 
 
-def test_a_repeated_request_teaches_once(url: str) -> None:
-    adapter, pixels = new_adapter(), foggy(frames(12, 200))
-    for part in np.split(pixels, 3):
-        expected = np.asarray(adapter(part))
-        for _ in range(3):
-            found = ask(url, part, sequence_id="again", request_id="the same for all").as_numpy("logits")
-            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
-
-
 def test_a_sequence_starts_again(url: str) -> None:
     """With sequence_start nothing is remembered; if its images are refused, everything still is."""
     first, other = frames(4, 300), foggy(frames(12, 304))

@@ -186,15 +186,6 @@ def test_misfits_are_set_aside_at_once_where_that_is_asked_for(tmp_path: Path, r
     assert not [path for path in tmp_path.rglob(STATE_FILE) if not path.parent.name.endswith(".refused")]
 
 
-def test_damage_does_not_keep_a_server_from_starting(tmp_path: Path) -> None:
-    with pool(config(tmp_path)) as submit:
-        logits(submit(frames(4)))
-    (folder(tmp_path) / STATE_FILE).write_bytes(b"half")
-    with pool(config(tmp_path)) as submit:
-        logits(submit(frames(2)))
-    assert header(tmp_path, "cam")["images"] == 2
-
-
 def test_cameras_that_do_not_return_are_forgotten_on_request(tmp_path: Path) -> None:
     with pool(config(tmp_path)) as submit:
         for name in ("old", "new", "awake"):
@@ -279,20 +270,6 @@ def test_links_are_not_followed_to_a_camera(tmp_path: Path) -> None:
     assert not list(elsewhere.iterdir())
 
 
-def test_other_users_cannot_hold_the_lock(tmp_path: Path) -> None:
-    before = os.umask(0o022)
-    try:
-        with pool(config(tmp_path / "state", shared=True)) as submit:
-            logits(submit(frames(1)))
-        with pool(config(tmp_path / "state")):
-            pass
-    finally:
-        os.umask(before)
-    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
-    locks = list(tmp_path.rglob(".lock"))
-    assert len(locks) == 2 and all(lock.stat().st_mode & 0o777 == 0o600 for lock in locks)
-
-
 def test_a_start_begins_again_although_its_id_was_answered_before(tmp_path: Path) -> None:
     """The second run of a client that counts its requests from 0 in every run."""
     adapter, run = new_adapter(), [frames(1, i) for i in range(5)]
@@ -362,16 +339,20 @@ def test_a_link_as_a_lock_is_called_so(tmp_path: Path) -> None:
         InferenceServer(config(tmp_path))
 
 
-def test_only_its_user_may_read_a_camera(tmp_path: Path, reference: Path) -> None:
+def test_only_its_user_may_read_a_camera_or_hold_its_lock(tmp_path: Path, reference: Path) -> None:
+    state = tmp_path / "state"
     before = os.umask(0o022)
     try:
-        with pool(config(tmp_path, reference)) as submit:
+        with pool(config(state, reference, shared=True)) as submit:
             logits(submit(frames(4), id="first"))
+        with pool(config(state, reference)):
+            pass
     finally:
         os.umask(before)
-    files = [path for path in folder(tmp_path).iterdir() if path.name != ".lock"]
-    assert len(files) == 1 and all(path.stat().st_mode & 0o777 == 0o600 for path in files)
-    assert folder(tmp_path).parent.stat().st_mode & 0o777 == 0o700
+    paths = [state, *state.rglob("*")]
+    assert sum(path.name == ".lock" for path in paths) == 2 and sum(path.name == STATE_FILE for path in paths) == 1
+    for path in paths:
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
 
 
 def test_what_was_answered_and_is_not_saved_is_less_than_save_every(tmp_path: Path) -> None:

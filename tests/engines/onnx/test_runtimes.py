@@ -270,23 +270,6 @@ def test_a_model_that_a_user_quantised_is_one_of_its_own(exported: Callable[...,
     assert fozo.load_engine(files[0], runtime="openvino").spec == specs[0]  # whatever runs it
 
 
-ODD: dict[str, list[object]] = {
-    "name": [5, None],
-    "depth": [0, -1, 3, 10**12, 4.0, "4", True, None],
-    "dim": [0, 25, 10**9, None],
-    "classes": [0, 8, 10**12, "7"],
-    "channels": [0, 1, 10**6],
-    "image_size": [[16], 16, [16, 16, 16], [0, 16], [10**9, 16], ["16", "16"], None],
-    "patch_size": [[0, 4], [32, 32], None],
-    "head_width": [0, 25, 10**12],
-    "fingerprint": [None, 5],
-    "mean": [[0.5], ["a", "b", "c"], 0.5, [1e999, 0.5, 0.5]],
-    "std": [[0.5, 0.5, 0.0], [-1, 1, 1], []],
-    "subset": [[1], "0123456", [-1, 0, 1, 2, 3, 4, 5]],
-    "labels": [["a"], [1, 2, 3, 4, 5, 6, 7], {"a": 1}],
-}
-
-
 @pytest.mark.parametrize(("runtime", "int8"), [("onnxruntime", None), ("onnxruntime", "dynamic"), ("openvino", None)])
 def test_edited_weights_are_another_model(tmp_path: Path, runtime: str, int8: str | None) -> None:
     """Training an exported model leaves its metadata; statistics of the old weights must be refused."""
