@@ -38,7 +38,7 @@ def test_it_is_an_engine(bundled: Engine, max_delay: float) -> None:
     check_engine(MergingEngine(box, max_delay=max_delay))
 
 
-def assert_two_passes(plain: Engine, batches: list[Images], wishes: list[Knobs], taps: tuple[Tap, ...]) -> None:
+def assert_two_passes(plain: Engine, batches: Sequence[Images], wishes: list[Knobs], taps: tuple[Tap, ...]) -> None:
     """The first is held in its pass until all others wait; then these are one, and each gets what it would alone."""
     hold = threading.Event()
     counting = Counting(plain, hold)
