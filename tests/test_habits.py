@@ -267,7 +267,7 @@ def test_clean_images_are_given_in_one_way_everywhere(kind: str, tmp_path: Path)
     assert black_box.statistics.images == 20
     if not isinstance(clean, np.ndarray):
         frames = fozo.adapter(mean_colours, clean, channels="rgb")
-        assert frames.adapters[20, 24].statistics.images == 20
+        assert frames.front.adapters[20, 24].statistics.images == 20
 
 
 def test_the_error_for_an_old_word_names_the_new_one(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fozo.methods.common.description import ModelDescription, describe_model
     from fozo.methods.common.info import MethodInfo
     from fozo.methods.fozo import FOZO, replay_prompts
+    from fozo.methods.frames import Equaliser
     from fozo.methods.method import Method, Result
     from fozo.methods.noadapt import NoAdapt
     from fozo.methods.registry import create, list_methods
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 __all__ = [
-    "FOZO", "Align", "Engine", "FozoError", "Guarded", "Knobs", "LoadOptions", "Method", "MethodInfo",
+    "FOZO", "Align", "Engine", "Equaliser", "FozoError", "Guarded", "Knobs", "LoadOptions", "Method", "MethodInfo",
     "ModelDescription", "Monitor", "Move", "NoAdapt", "Reference", "Result", "Spec", "State", "Statistics", "Stream",
     "Tap", "adapter", "calibrate", "create", "describe", "describe_model", "export", "list_methods", "load_engine",
     "open_images", "replay_prompts",
@@ -41,6 +42,7 @@ _MODULES = {
     "methods.common.description": ("ModelDescription", "describe_model"),
     "methods.common.info": ("MethodInfo",),
     "methods.fozo": ("FOZO", "replay_prompts"),
+    "methods.frames": ("Equaliser",),
     "methods.method": ("Method", "Result"),
     "methods.noadapt": ("NoAdapt",),
     "methods.registry": ("create", "list_methods"),

@@ -4,11 +4,11 @@ import importlib
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -21,15 +21,14 @@ from fozo.core.normalisation import InputRange, common, name_of
 from fozo.core.statistics import Statistics
 from fozo.core.tokens import PatchMoments, displacement, pooled_moments, transport
 from fozo.data.inputs import batches, is_video
-from fozo.data.sets import open_images, open_unlabelled
+from fozo.data.sets import open_images
 from fozo.data.streams import in_order
-from fozo.data.videos import video_frames
 from fozo.engines.load import LoadOptions, Model, load_engine
 from fozo.errors import FozoError, ImageWarning
 from fozo.io import check_output
 from fozo.methods.align import Align
 from fozo.methods.equalise import Equalise
-from fozo.methods.frames import MAX_SIZES, FrameAdapter, as_stack
+from fozo.methods.frames import Equaliser, FrameAdapter, describe_images
 from fozo.types import LOG, Array, Batch, Engine, Floats, Spec, Tap
 
 LOG_SECONDS = 5.0  # between two lines of the log
@@ -70,7 +69,12 @@ def adapter(model: Model, clean: object, **options: object) -> Align | Equalise 
     }
     channels = load.pop("channels", None)
     if channels is not None:
-        return _frame_adapter(model, clean, channels, load, options)
+        if not callable(model) or isinstance(model, Engine) or load:
+            what = f"takes no {next(iter(load))}=" if load else "is for a function of frames"
+            raise FozoError(
+                f"fozo.adapter with channels= {what}; prepare frames for the model in a function, and give that"
+            )
+        return FrameAdapter(Equaliser(clean, channels=channels, **options), model)
     engine = load_engine(model, **load)
     if isinstance(clean, Statistics):
         statistics = clean
@@ -81,41 +85,6 @@ def adapter(model: Model, clean: object, **options: object) -> Align | Equalise 
     if "tokens" not in engine.abilities:
         return Equalise(engine, statistics, **options)  # type: ignore[arg-type]
     return Align(engine, statistics, **options)  # type: ignore[arg-type]
-
-
-def _frame_adapter(
-    model: object, clean: object, channels: str, load: Mapping[str, object], options: dict[str, Any]
-) -> FrameAdapter:
-    """Describe clean frames, each size apart: of a folder, a list of PIL images, or arrays as the camera gives them."""
-    unused = sorted({*load} - {"architecture"})
-    if not callable(model) or isinstance(model, Engine) or unused:
-        what = f"takes no {unused[0]}=" if unused else "is for a function of frames"
-        raise FozoError(
-            f"fozo.adapter with channels= {what}; prepare frames for the model in a function, and give that"
-        )
-    adapter = FrameAdapter(model, channels, cast("str | None", load.get("architecture")))
-    if is_video(clean):
-        clean = (adapter.ordered(pixels) for pixels, _ in video_frames(os.fspath(clean)))  # type: ignore[call-overload]
-    elif isinstance(clean, (str, os.PathLike)):
-        files = open_unlabelled(Path(clean))
-        clean = (adapter.ordered(files.read(index)) for index in range(len(files)))
-    by_size: dict[tuple[int, int], Statistics] = {}
-    for item in cast("Iterable[Any]", clean):
-        frames = adapter.ordered(np.asarray(item.convert("RGB"))) if hasattr(item, "convert") else item
-        for frame in as_stack(frames):
-            size = frame.shape[:2]
-            engine = adapter.engine(size)
-            statistics = _describe_images(engine, engine.check(adapter.images(frame[None])))
-            by_size[size] = by_size[size].merge(statistics) if size in by_size else statistics
-            if len(by_size) > MAX_SIZES:
-                raise FozoError(f"the clean frames have more than {MAX_SIZES} sizes; resize them to a few first")
-    few = [f"{width}x{height} px" for (height, width), statistics in by_size.items() if statistics.images < 2]
-    if few or not by_size:
-        what = f"one clean frame of {few[0]}" if few else "no clean frame"
-        raise FozoError(f"there is {what}; give at least two of each size, better a few dozen")
-    for size, statistics in by_size.items():
-        adapter.adapters[size] = Equalise(adapter.engine(size), statistics, **options)
-    return adapter
 
 
 def calibrate(model: Model, clean: object) -> Statistics:
@@ -137,7 +106,7 @@ def calibrate(model: Model, clean: object) -> Statistics:
     """
     engine = load_engine(model)
     if "tokens" not in engine.abilities:  # a black box is not run: its images are described
-        return _gather(engine, clean, partial(_describe_images, engine))
+        return _gather(engine, clean, partial(describe_images, engine))
     head = engine.head()
     basis = ContentBasis.of(head)
     vectors = basis.vectors(head)
@@ -220,13 +189,6 @@ class PatchSample:
                 total[block] += displacement(transport(root, covariance), covariance)
         own_share = GROUP / self.seen  # a group is a part of what it is compared with
         return replace(clean, displacement=GROUP * total / len(groups) / (1 - own_share))
-
-
-def _describe_images(engine: Engine, batch: Batch) -> Statistics:
-    spec = engine.spec
-    inputs = InputRange.of(batch.images, spec.normalisation)
-    noise = float(haar_noise(batch.images).mean())
-    return Statistics.of_images(spec.fingerprint, spec.name, describe(batch.images), inputs, noise)
 
 
 def _gather(engine: Engine, clean: object, measure: Callable[[Batch], Statistics]) -> Statistics:
