@@ -81,8 +81,8 @@ def rank(
     from fozo.data.inputs import batches
     from fozo.data.sets.folder import open_unlabelled
     from fozo.monitor import CleanImages, Reference
+    from fozo.monitor.accuracy import prediction_features
     from fozo.monitor.quality import QualityStatistics, advice, changes, pixel_spec
-    from fozo.monitor.regression import prediction_features
     from fozo.public import adapter as make_adapter
 
     if (clean is None) == (model is None):
