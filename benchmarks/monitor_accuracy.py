@@ -36,7 +36,7 @@ CLEAN = 512
 BATCH = 32
 IMAGES = {1: 64, 3: 128, 5: 64}
 """Images of each severity."""
-LONG = {"fog": 1024, "motion_blur": 1024, "plasma_noise": 1024, "vignette": 1024}
+LONG = {"fog": 1024, "plasma_noise": 1024}
 """Kinds with a longer stream at severity 3."""
 SETS = {"extra": EXTRA_KINDS, "fifteen": KINDS, "unseen": UNSEEN_KINDS}
 SIZES = (64, 128, 1024)
