@@ -88,6 +88,11 @@ def test_one_scene_has_no_expected_accuracy_and_neither_has_a_broken_camera(mate
         status = monitor.status
         assert bool(status.faults) == faults and status.expected is None and status.accuracy_unknown
         assert "expected accuracy unknown" in status.sentence and "expected_accuracy" not in adapter.metrics()
+    adapter.reset()
+    run(adapter, adapter.engine.spec.normalise(black))
+    for start, known in ((400, False), (416, True)):  # black pictures do not count
+        run(adapter, material.images(slice(start, start + 12)))
+        assert (monitor.status.accuracy is not None) == known
 
 
 def test_frames_of_one_scene_are_one_picture_and_a_tour_is_its_scenes() -> None:
