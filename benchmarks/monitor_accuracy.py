@@ -14,13 +14,14 @@ know labels of clean images only.
 import argparse
 import csv
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment, minimize
-from scipy.special import entr, expit, softmax
+from scipy.special import expit, softmax
 
 import fozo
 from benchmarks.common import markdown
@@ -35,11 +36,12 @@ CLEAN = 512
 BATCH = 32
 IMAGES = {1: 64, 3: 128, 5: 64}
 """Images of each severity."""
-LONG = {"fog": 1024, "motion_blur": 1024, "plasma_noise": 1024, "vignette": 1024}
+LONG = {"fog": 1024, "plasma_noise": 1024}
 """Kinds with a longer stream at severity 3."""
 SETS = {"extra": EXTRA_KINDS, "fifteen": KINDS, "unseen": UNSEEN_KINDS}
 SIZES = (64, 128, 1024)
-OURS = "soft ATC"
+CELL = ("images", "kinds", "predictions", "model")
+Row = dict[str, Any]
 
 
 class Predictions(NamedTuple):
@@ -139,7 +141,7 @@ def statistics(predictions: Predictions, mode: str) -> dict[str, float]:
 
 
 class CleanOnly:
-    """Estimates that know labels of clean images only."""
+    """Estimates that know labels of clean images only, or none."""
 
     def __init__(self, clean: Predictions, mode: str) -> None:
         self.mode = mode
@@ -151,7 +153,6 @@ class CleanOnly:
         self.threshold = ConfidenceThreshold.of(features, correct, error)
         self.unlabelled = ConfidenceThreshold.of(features, None)
         self.hard = float(np.quantile(features[:, 0], 1 - self.accuracy))
-        self.entropy = float(np.quantile(features[:, 1], self.accuracy))
         self.confidence = float(softmax(logits, axis=1).max(axis=1).mean())
 
         def loss(line: Array) -> float:
@@ -165,61 +166,19 @@ class CleanOnly:
         features = prediction_features(logits)
         probabilities = softmax(logits, axis=1)
         confidence = float(probabilities.max(axis=1).mean())
-        without_labels = float(self.unlabelled.probabilities(features).mean()) / self.unlabelled.clean
+        ours = self.threshold.estimate(features, len(logits))
+        unlabelled = self.unlabelled.estimate(features, len(logits), relative=True)
+        assert ours is not None and unlabelled is not None
         return {
-            OURS: float(self.threshold.probabilities(features).mean()),
+            "low": ours.low,
+            "high": ours.high,
+            "soft ATC": ours.value,
+            "soft ATC, no labels": self.accuracy * unlabelled.value,
             "average confidence": confidence,
             "ATC": float((features[:, 0] > self.hard).mean()),
-            "ATC, entropy": float((entr(probabilities).sum(axis=1) < self.entropy).mean()),
             "DoC": self.accuracy - self.confidence + confidence,
             "CBPE": float(expit(self.platt[0] + self.platt[1] * features[:, 0]).mean()),
-            "soft ATC, no labels, times clean accuracy": self.accuracy * min(1.0, without_labels),
         }
-
-
-class Row(NamedTuple):
-    """A stream, how often its predictions were right, and what was expected."""
-
-    model: str
-    predictions: str
-    kinds: str
-    kind: str
-    severity: int
-    images: int
-    accuracy: float
-    low: float
-    high: float
-    estimates: dict[str, float]
-
-
-def streams(models: Models, model: str) -> Iterator[tuple[str, str, int, Predictions]]:
-    for name, kinds in SETS.items():
-        for kind in kinds:
-            for severity, usual in IMAGES.items():
-                if severity > 1 or name == "extra":
-                    count = LONG.get(kind, usual) if severity == 3 else usual
-                    yield name, kind, severity, models.predict(model, kind, severity, count)
-
-
-def judge(models: Models, model: str, mode: str) -> Iterator[Row]:
-    """Expect the accuracy of every stream, of its first 64 images, 128 and so on."""
-    clean = models.predict(model)
-    known = CleanOnly(clean, mode)
-    whole = list(streams(models, model))
-    extra = [predictions for name, _, _, predictions in whole if name == "extra"]
-    for count in SIZES:
-        lines = fitted_lines([clean, *extra], mode, min(count, IMAGES[3]))
-        for name, kind, severity, predictions in whole:
-            if len(predictions.labels) < count:
-                continue
-            some = predictions.first(count)
-            estimates = known.estimates(some)
-            for line, value in statistics(some, mode).items():
-                estimates[line] = float(np.clip(np.polyval(lines[line], value), 0, 1))
-            ours = known.threshold.estimate(prediction_features(some.logits(mode)), count)
-            assert ours is not None
-            accuracy = float(some.correct(mode).mean())
-            yield Row(model, mode, name, kind, severity, count, accuracy, ours.low, ours.high, estimates)
 
 
 def fitted_lines(known: list[Predictions], mode: str, count: int) -> dict[str, npt.NDArray[np.float64]]:
@@ -229,17 +188,40 @@ def fitted_lines(known: list[Predictions], mode: str, count: int) -> dict[str, n
     return {name: np.polyfit([point[name] for point in points], accuracies, 1) for name in points[0]}
 
 
+def judge(models: Models, model: str, mode: str) -> Iterator[Row]:
+    """Expect the accuracy of every stream, of its first 64 images, 128 and so on."""
+    clean = models.predict(model)
+    known = CleanOnly(clean, mode)
+    streams = {}
+    for kinds, severity in product(SETS, IMAGES):
+        for kind in SETS[kinds] if severity > 1 or kinds == "extra" else ():
+            images = LONG.get(kind, IMAGES[severity]) if severity == 3 else IMAGES[severity]
+            streams[kinds, kind, severity] = models.predict(model, kind, severity, images)
+    extra = [predictions for (kinds, _, _), predictions in streams.items() if kinds == "extra"]
+    for count in SIZES:
+        lines = fitted_lines([clean, *extra], mode, min(count, IMAGES[3]))
+        for stream, predictions in streams.items():
+            if len(predictions.labels) < count:
+                continue
+            some = predictions.first(count)
+            row = dict(zip(CELL, (count, stream[0], mode, model), strict=True)) | {"kind": stream[1]}
+            row |= {"severity": stream[2], "accuracy": some.correct(mode).mean(), **known.estimates(some)}
+            for line, value in statistics(some, mode).items():
+                row[line] = np.clip(np.polyval(lines[line], value), 0, 1)
+            yield row
+
+
 def summary(rows: list[Row]) -> str:
-    """Mean errors in points by model, predictions, kinds and images."""
+    """Mean errors in points by images, kinds, predictions and model."""
     lines: list[list[object]] = []
-    for cell in dict.fromkeys((row.images, row.kinds, row.predictions, row.model) for row in rows):
-        some = [row for row in rows if (row.images, row.kinds, row.predictions, row.model) == cell]
-        inside = np.mean([row.low <= row.accuracy <= row.high for row in some])
-        half = 50 * np.mean([row.high - row.low for row in some])
-        errors = [np.mean([abs(row.estimates[name] - row.accuracy) for row in some]) for name in rows[0].estimates]
-        lines.append([*cell, len(some), *(f"{100 * e:.1f}" for e in errors), f"{100 * inside:.0f} %", f"{half:.1f}"])
-    heads = ["images", "kinds", "predictions", "model", "streams", *rows[0].estimates, "in the interval", "+-"]
-    return markdown(heads, lines)
+    names = [name for name in rows[0] if name not in (*CELL, "kind", "severity", "accuracy", "low", "high")]
+    for cell in dict.fromkeys(tuple(row[name] for name in CELL) for row in rows):
+        some = [row for row in rows if tuple(row[name] for name in CELL) == cell]
+        inside = np.mean([row["low"] <= row["accuracy"] <= row["high"] for row in some])
+        half = 50 * np.mean([row["high"] - row["low"] for row in some])
+        errors = [100 * np.mean([abs(row[name] - row["accuracy"]) for row in some]) for name in names]
+        lines.append([*cell, len(some), *(f"{error:.1f}" for error in errors), f"{100 * inside:.0f} %", f"{half:.1f}"])
+    return markdown([*CELL, "streams", *names, "in the interval", "+-"], lines)
 
 
 def main() -> None:
@@ -250,13 +232,11 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, required=True)
     options = parser.parse_args()
     models = Models(options.images, options.weights, options.cache)
-    rows = [row for model in models.adapters for mode in ("plain", "adapted") for row in judge(models, model, mode)]
+    rows = [row for model, mode in product(models.adapters, ("plain", "adapted")) for row in judge(models, model, mode)]
     with options.out.open("w", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow([*Row._fields[:-1], *rows[0].estimates])
-        for *fields, estimates in rows:
-            numbers = [*fields[-3:], *estimates.values()]
-            table.writerow([*fields[:-3], *(f"{number:.4f}" for number in numbers)])
+        table = csv.DictWriter(file, rows[0], lineterminator="\n")
+        table.writeheader()
+        table.writerows({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()} for row in rows)
     print(summary(rows))
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from fozo.monitor.accuracy import MIN_IMAGES, ConfidenceThreshold, Estimate, prediction_features
+from fozo.monitor.accuracy import MIN_IMAGES, ConfidenceThreshold, Estimate, different_pictures, prediction_features
 from fozo.monitor.quality import QualityStatistics
 from fozo.types import Array, Floats
 from tests.monitor.conftest import Material, run, watched
@@ -30,11 +30,11 @@ def test_accuracy_is_expected_where_confidence_deceives() -> None:
         assert estimate.low < correct.mean() < estimate.high < estimate.low + 0.2
 
 
-def test_few_independent_images_widen_the_interval_and_fewer_say_nothing() -> None:
+def test_few_pictures_widen_the_interval_and_fewer_say_nothing() -> None:
     logits, correct = predictions(1.0, 400, 0)
     features = prediction_features(logits)
     threshold = ConfidenceThreshold.of(features, correct)
-    assert threshold.estimate(features, MIN_IMAGES - 0.01) is None
+    assert threshold.estimate(features, MIN_IMAGES - 1) is None
     few = threshold.estimate(features, MIN_IMAGES)
     many = threshold.estimate(features, 400)
     assert few is not None and many is not None and few.value == many.value
@@ -88,6 +88,23 @@ def test_one_scene_has_no_expected_accuracy_and_neither_has_a_broken_camera(mate
         status = monitor.status
         assert bool(status.faults) == faults and status.expected is None and status.accuracy_unknown
         assert "expected accuracy unknown" in status.sentence and "expected_accuracy" not in adapter.metrics()
+    adapter.reset()
+    run(adapter, adapter.engine.spec.normalise(black))
+    for start, known in ((400, False), (416, True)):  # black pictures do not count
+        run(adapter, material.images(slice(start, start + 12)))
+        assert (monitor.status.accuracy is not None) == known
+
+
+def test_frames_of_one_scene_are_one_picture_and_a_tour_is_its_scenes() -> None:
+    rng = np.random.default_rng(0)
+    clean = rng.standard_normal((64, 40))
+    length = 40.0
+    assert different_pictures(clean, length) == 64
+    assert different_pictures(0.6 * clean, length) == 64  # as in fog
+    scene = clean[0] + 0.1 * rng.standard_normal((64, 40))
+    assert different_pictures(scene, length) == 1
+    tour = clean[np.arange(64) // 4 % 3] + 0.1 * rng.standard_normal((64, 40))
+    assert different_pictures(tour, length) == 3
 
 
 def test_an_estimate_says_what_it_is_of_and_one_class_has_a_confidence_too() -> None:

@@ -12,9 +12,7 @@ from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError, check_counts
 
 VIDEO = "Folder of clean images, with or without sub-folders; or a video."
-SAMPLE = (
-    "Images that --reference degrades in each of 90 ways, two passes each: 24 by default; more narrow the intervals."
-)
+SAMPLE = "Images that --reference degrades in each of 90 ways, to tell what a drift resembles: 24 by default."
 BLEND = "Statistics of many mixed images: IMAGES are a few clean ones of your own camera."
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import brentq
+from scipy.spatial.distance import cdist
 from scipy.special import entr, expit, logit, softmax
 
 from fozo.state import State
@@ -24,7 +25,8 @@ from fozo.types import Array, Floats
 SLOPE = 3.0  # of the logit of being right by the logit of the confidence: 1 is believing it, infinity is ATC
 MIN_DOUBT = 1e-4  # least probability of being right, and of being wrong, that a confidence stands for
 MAX_LOGIT = float(logit(1 - MIN_DOUBT))
-MIN_IMAGES = 16.0  # independent images below which nothing is said
+MIN_IMAGES = 16  # different pictures below which nothing is said
+SAME_PICTURE = 0.05  # squared distance of features, in units of a clean image's, up to which two pictures are one
 PLAIN_ERROR = 0.08  # standard error of an expected accuracy beside chance, over kinds of corruption: of a plain model
 ADAPTED_ERROR = 0.03  # of an adapted one, whose confidence a corruption moves less
 T95 = 2.0  # standard errors to each side of a 95 % interval
@@ -90,20 +92,34 @@ class ConfidenceThreshold(State):
         """Probability of being right, of each of some predictions."""
         return np.asarray(expit(SLOPE * (predictions[:, 0] - self.threshold)))
 
-    def estimate(self, predictions: Array, independent: float, *, relative: bool = False) -> Estimate | None:
-        """Expected accuracy of predictions of images that count as so many independent ones.
+    def estimate(self, predictions: Array, pictures: int, *, relative: bool = False) -> Estimate | None:
+        """Expected accuracy of predictions of so many different pictures.
 
         ``None`` where these are too few: frames of one scene are right or wrong together, and so is their confidence.
         A ``relative`` one is a fraction of that on clean images, at most 1: what is more than that is content.
         """
-        if independent < MIN_IMAGES:
+        if pictures < MIN_IMAGES:
             return None
         value = float(self.probabilities(predictions).mean())
-        chance = value * (1 - value) * (1 / independent + 1 / self.images)
+        chance = value * (1 - value) * (1 / pictures + 1 / self.images)
         margin = T95 * float(np.sqrt(chance + self.error**2))
         unit = self.clean if relative else 1.0
         value, low, high = np.clip(np.array([value, value - margin, value + margin]) / unit, 0, 1).tolist()
         return Estimate(value, low, high, relative)
+
+
+def different_pictures(rows: Array, length: float) -> int:
+    """How many different pictures there are among whitened features ``[n, f]``; ``length`` is a clean image's.
+
+    A picture is another one where it is far from all those counted before it. So frames of a camera that stands still
+    count as one, those of a camera that pans among scenes as its scenes, and images in fog or noise as themselves.
+    """
+    near = cdist(rows, rows, "sqeuclidean") <= SAME_PICTURE * length
+    counted: list[int] = []
+    for index, is_near in enumerate(near):
+        if not is_near[counted].any():
+            counted.append(index)
+    return len(counted)
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class Status:
     relative_accuracy: Estimate | None = None
     """Without labels: expected accuracy as a fraction of the accuracy on clean images."""
     accuracy_unknown: bool = False
-    """Whether neither can be told: of fewer than 16 independent images, or of a broken picture."""
+    """Whether neither can be told: of fewer than 16 different pictures, or of broken ones."""
     faults: tuple[str, ...] = ()
     shadow: Comparison | None = None
     guarding: bool = False

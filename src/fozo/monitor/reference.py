@@ -23,7 +23,14 @@ from fozo.data.sets.base import ImageSet
 from fozo.data.streams import prepare
 from fozo.errors import FozoError
 from fozo.methods.method import Method
-from fozo.monitor.accuracy import ADAPTED_ERROR, PLAIN_ERROR, ConfidenceThreshold, Estimate, prediction_features
+from fozo.monitor.accuracy import (
+    ADAPTED_ERROR,
+    PLAIN_ERROR,
+    ConfidenceThreshold,
+    Estimate,
+    different_pictures,
+    prediction_features,
+)
 from fozo.monitor.drift import MIN_SCALE, RECENT, CleanImages, Whitening
 from fozo.monitor.quality import NAMES, QualityStatistics
 from fozo.state import Measured, State
@@ -177,8 +184,8 @@ class Reference(Measured):
         """Expected accuracy of predictions, by :func:`prediction_features`, of images with these features."""
         if self.adapted is None:
             return None
-        independent = self.clean.independent(self.clean.whitening(features))
-        return self.adapted.estimate(predictions, independent, relative=self.unlabelled)
+        pictures = different_pictures(self.clean.whitening(features), self.clean.length)
+        return self.adapted.estimate(predictions, pictures, relative=self.unlabelled)
 
     def check(self, adapter: Method[Any, Any]) -> None:
         """Refuse another model or method than the one it was collected with."""
