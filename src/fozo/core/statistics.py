@@ -175,10 +175,10 @@ class SourceStatistics(Measured):
                 f"these source statistics are of images of {self.inputs.low.size} channels, where {spec.name} reads "
                 f"{spec.channels}; collect them again with this model"
             )
-        own = (self.cls.mean.shape, self.pooled.mean.shape, self.descriptor.mean.shape)
-        if own != ((spec.depth, spec.dim), (spec.head_width,), (features,)):
+        shapes = (self.cls.mean.shape, self.pooled.mean.shape, self.descriptor.mean.shape)
+        if shapes != ((spec.depth, spec.dim), (spec.head_width,), (features,)):
             raise FozoError(
-                f"these source statistics are of {list(own[0])} tokens, {own[1][0]} pooled and {own[2][0]} image "
-                f"features, where {spec.name} has {[spec.depth, spec.dim]}, {spec.head_width} and {features}; collect "
-                f"them again with this model"
+                f"these source statistics are of {list(shapes[0])} tokens, {shapes[1][0]} pooled and {shapes[2][0]} "
+                f"image features, where {spec.name} has {[spec.depth, spec.dim]}, {spec.head_width} and {features}; "
+                f"collect them again with this model"
             )
