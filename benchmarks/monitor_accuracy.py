@@ -18,7 +18,7 @@ from benchmarks.common import markdown, write
 from benchmarks.monitor_material import BATCH, DOMAINS, STREAMS, Domain, Material
 from fozo.data.corruptions import KINDS
 from fozo.methods.registry import AnyMethod
-from fozo.monitor import MonitorReference
+from fozo.monitor import Reference
 from fozo.monitor.reference import Measurement
 from fozo.monitor.regression import prediction_features
 from fozo.types import Array, Floats
@@ -40,7 +40,7 @@ class Judged:
 
 def judge(
     material: Material, engine: fozo.Engine, method: AnyMethod | None, count: int, rows: dict[Domain, Array],
-    references: dict[str, MonitorReference], relative: bool, clean: float,
+    references: dict[str, Reference], relative: bool, clean: float,
 ) -> list[Judged]:  # fmt: skip
     """Expect the accuracy in all domains: with the reference of its kind's name, for a kind that it has not seen.
 
@@ -93,7 +93,7 @@ def summary(found: list[Judged]) -> list[object]:
 def accuracy(material: Material, weights: Path, features: dict[str, dict[Domain, Array]]) -> list[list[object]]:
     """Errors of expected accuracy over all domains."""
     engine = fozo.load_engine(weights)
-    adapter = fozo.adapter(engine, material.source(engine))
+    adapter = fozo.adapter(engine, material.statistics(engine))
     methods: dict[str, AnyMethod | None] = {"plain": None, "adapted": adapter}
     counts = {mode: material.predicted(engine, mode) for mode in methods}
     parts = []
@@ -103,10 +103,8 @@ def accuracy(material: Material, weights: Path, features: dict[str, dict[Domain,
         count = len(both[0])
         parts.append(Measurement(*domain, indices[:count], features["fit"][domain][:count], *both))
     labels = material.labels("fit", np.arange(len(material.clean)))
-    whole = {"all": MonitorReference.of(adapter, parts, labels)}
-    without = {
-        kind: MonitorReference.of(adapter, [part for part in parts if part.kind != kind], labels) for kind in KINDS
-    }
+    whole = {"all": Reference.of(adapter, parts, labels)}
+    without = {kind: Reference.of(adapter, [part for part in parts if part.kind != kind], labels) for kind in KINDS}
     rows: list[list[object]] = []
     for mode, method in methods.items():
         if not counts[mode]:

@@ -140,12 +140,12 @@ class Material:
             _keep(path, np.concatenate(found))
         return np.asarray(np.load(path))
 
-    def source(self, engine: fozo.Engine) -> fozo.SourceStatistics:
+    def statistics(self, engine: fozo.Engine) -> fozo.Statistics:
         path = self.cache / f"{engine.spec.name}-source.safetensors"
         if not path.exists():
             pixels = self.pixels("fit", ("clean", 0), np.arange(CLEAN))
             fozo.calibrate(engine, (engine.spec.normalise(part) for part in np.split(pixels, 16))).save(path)
-        return fozo.SourceStatistics.load(path)
+        return fozo.Statistics.load(path)
 
 
 def _keep(path: Path, array: npt.NDArray[np.generic]) -> None:
@@ -160,7 +160,7 @@ def steps(material: Material, weights: list[Path], streams: int) -> Iterator[str
         material.features("fit", domain, indices)
         yield f"fit {domain}"
     engines = [fozo.load_engine(path) for path in weights]
-    adapters = [fozo.adapter(engine, material.source(engine)) for engine in engines]
+    adapters = [fozo.adapter(engine, material.statistics(engine)) for engine in engines]
     for number, (start, _) in enumerate(STREAMS[:streams]):
         for engine, adapter in zip(engines, adapters, strict=True):
             for method in (None, adapter):

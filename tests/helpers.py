@@ -153,13 +153,13 @@ def naive(vit: ViT, a: Architecture, images: Floats, knobs: Knobs, k: int) -> di
     return found | {Tap.POOLED: pooled.numpy(), Tap.LOGITS: vit.head(pooled).numpy()}
 
 
-def invented_source(contents: Array, statistics: Mapping[str, Array], model: str = "invented") -> fozo.SourceStatistics:
+def invented_source(contents: Array, statistics: Mapping[str, Array], model: str = "invented") -> fozo.Statistics:
     """Statistics of invented images: content vectors ``[n, k]``, and values ``[n, ...]`` for all parts."""
     width = statistics["pooled"].shape[1]
     basis = ContentBasis(np.zeros(width), np.eye(width, contents.shape[1]))
-    conditioned = {name: statistics[name] for name in fozo.SourceStatistics.CONDITIONED}
-    parts: dict[str, Any] = {name: Moments.of(statistics[name]) for name in fozo.SourceStatistics.PARTS}
-    return fozo.SourceStatistics(
+    conditioned = {name: statistics[name] for name in fozo.Statistics.CONDITIONED}
+    parts: dict[str, Any] = {name: Moments.of(statistics[name]) for name in fozo.Statistics.PARTS}
+    return fozo.Statistics(
         fingerprint=f"fingerprint of {model}",
         content=ContentMoments.of(basis, contents, conditioned),
         model=model,
@@ -209,7 +209,7 @@ class Golden:
             self.images = {name.removesuffix("_u8"): self.normalise(data[name]) for name in data}
         self.source = self.calibrate(self.engine)
 
-    def calibrate(self, engine: Engine) -> fozo.SourceStatistics:
+    def calibrate(self, engine: Engine) -> fozo.Statistics:
         return fozo.calibrate(engine, np.split(self.images["source"], 4))
 
     @staticmethod

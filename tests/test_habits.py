@@ -26,6 +26,7 @@ from fozo.data import sample
 from fozo.engines.torch_engine import TorchEngine
 from fozo.io import Log, read_log
 from fozo.methods.method import Method
+from fozo.serve.config import read_config
 from fozo.state import leaves, same
 from tests.bench.invented import invent
 from tests.engines.onnx import zoo
@@ -258,20 +259,39 @@ def test_clean_images_are_given_in_one_way_everywhere(kind: str, tmp_path: Path)
     images = pixels(20, size=(20, 24))
     clean = CLEAN[kind](tmp_path, images)
     adapter = fozo.adapter(random_vit(), clean, **HALF)
-    assert adapter.source.images == 20
-    reference = fozo.MonitorReference.collect(adapter, clean, corruptions=False)
+    assert adapter.statistics.images == 20
+    reference = fozo.Reference.collect(adapter, clean, corruptions=False)
     assert reference.clean.images == 20
     assert reference.unlabelled or kind == "folder of classes"
     black_box = fozo.adapter(mean_colours, clean)
-    assert black_box.source.images == 20
+    assert black_box.statistics.images == 20
     if not isinstance(clean, np.ndarray):
         frames = fozo.adapter(mean_colours, clean, channels="rgb")
-        assert frames.adapters[20, 24].source.images == 20
+        assert frames.front.adapters[20, 24].statistics.images == 20
+
+
+def test_the_error_for_an_old_word_names_the_new_one(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for old, new in (("SourceStatistics", "Statistics"), ("MonitorReference", "Reference")):
+        with pytest.raises(AttributeError, match=f"{old}.*called {new} now"):
+            getattr(fozo, old)
+    with pytest.raises(fozo.FozoError, match="'source'; it is called statistics now"):
+        fozo.Align(SAMPLE, source=sample.statistics(SAMPLE))
+    for command, old, new in (("adapt", "stats", "statistics"), ("calibrate", "monitor", "reference")):
+        monkeypatch.setattr("sys.argv", ["fozo", command, "model", "images", f"--{old}", "file"])
+        with pytest.raises(SystemExit):
+            main()
+        assert f"--{old} is called --{new} now" in capsys.readouterr().err
+    settings = tmp_path / "serve.toml"
+    settings.write_text('[models.x]\nmodel = "y"\nstats = "z"\n')
+    with pytest.raises(fozo.FozoError, match="no setting 'stats': did you mean 'statistics'"):
+        read_config(settings)
 
 
 def test_pixels_are_asked_for_where_they_are_needed() -> None:
     with pytest.raises(fozo.FozoError, match="float32 where pixels are needed; give uint8 or PIL images"):
-        fozo.MonitorReference.collect(create("align"), random_images(4))
+        fozo.Reference.collect(create("align"), random_images(4))
 
 
 def test_statistics_of_the_float_file_say_in_what_an_int8_file_differs(tmp_path: Path) -> None:

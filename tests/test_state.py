@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from fozo import FozoError, SourceStatistics
+from fozo import FozoError, Statistics
 from fozo.data import sample
 from fozo.state import (
     Measured,
@@ -287,7 +287,7 @@ def test_what_is_measured_is_a_file_of_its_own(tmp_path: Path) -> None:
     Scales(np.arange(3.0), "vit").save(tmp_path / "scales")
     assert same(Scales.load(tmp_path / "scales"), Scales(np.arange(3.0), "vit"))
     with pytest.raises(FozoError, match="holds 'scales' where 'source statistics' is needed"):
-        SourceStatistics.load(tmp_path / "scales")
+        Statistics.load(tmp_path / "scales")
     (tmp_path / "empty").write_bytes(b"")
     with pytest.raises(FozoError, match=r"empty is not a whole file.*; collect them again"):
         Scales.load(tmp_path / "empty")
@@ -297,10 +297,10 @@ def test_statistics_of_the_last_version_are_read_with_advice(tmp_path: Path) -> 
     """A file that fozo 0.2 wrote of the bundled model."""
     old = Path(__file__).parent / "golden" / "statistics-0.2.npz"
     with pytest.warns(FutureWarning, match=r"statistics-0.2.npz is a file of fozo 0.2"):
-        read = SourceStatistics.load(old)
-    assert same(read, sample.source(sample.MODELS["float32"]))
+        read = Statistics.load(old)
+    assert same(read, sample.statistics(sample.MODELS["float32"]))
     with pytest.raises(FozoError, match="'source statistics' where 'scales' is needed"):
         Scales.load(old)
     (tmp_path / "cut").write_bytes(old.read_bytes()[:5000])
     with pytest.raises(FozoError, match="cut"):
-        SourceStatistics.load(tmp_path / "cut")
+        Statistics.load(tmp_path / "cut")

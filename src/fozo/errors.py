@@ -16,6 +16,13 @@ class FozoError(ValueError):
     """
 
 
+RENAMED = {
+    "stats": "statistics", "source": "statistics", "monitor": "reference", "SourceStatistics": "Statistics",
+    "MonitorReference": "Reference",
+}  # fmt: skip
+"""Names of fozo 0.2 that were given up, for the errors that name the new ones."""
+
+
 def check_counts(**counts: int) -> None:
     """Refuse numbers below one."""
     for name, count in counts.items():

@@ -75,7 +75,7 @@ def check_method(factory: Factory, batches: Sequence[Images] | None = None) -> N
     """Check that a method keeps the promises of :class:`fozo.Method`.
 
     Examples:
-        >>> check_method(lambda: fozo.create("neo", engine, source))
+        >>> check_method(lambda: fozo.create("neo", engine, statistics))
 
     Args:
         factory: makes a new method on the same engine each time; options that make it adapt to any batch help.

@@ -107,13 +107,17 @@ def test_experiments_of_a_recipe() -> None:
     assert len({e.hash for e in load_recipe("table4").experiments(ANY)}) == 18
     with pytest.raises(FozoError, match=r"table1 has no row of the method 'tent'; .*; --method tent adds one$"):
         recipe.experiments(ANY, methods=("tent",))
+    behind = load_recipe("unseen").experiments(Setting("vit_tiny.safetensors"), labels=("Auto levels + NEO (tuned)",))
+    assert [(e.method, e.options, e.stream.severity) for e in behind] == [
+        ("autolevels+neo", {"average": "ema", "rate": 0.8}, 3)
+    ]
     foa = load_recipe("streams").experiments(ANY, labels=("FOA",))
     assert len(foa) == 5 and {e.options["passes"] for e in foa} == {2}
     with pytest.raises(FozoError, match=r"streams has no row of the label 'FOZO .paper.'; it has NoAdapt; Align"):
         load_recipe("streams").experiments(ANY, labels=("FOZO (paper)",))
-    mixed = load_recipe("streams").experiments(ANY, labels=("Align", "FOA"), columns=("mixed",))
-    assert [(e.label, e.stream.scenario) for e in mixed] == [("Align", "mixed"), ("FOA", "mixed")]
-    with pytest.raises(FozoError, match=r"streams has no row of the column 'Mixed'; it has continual; episodic; mixed"):
+    mixed = load_recipe("streams").experiments(ANY, labels=("Align", "FOA"), columns=("mixed day",))
+    assert [(e.label, e.stream.scenario) for e in mixed] == [("Align", "day"), ("FOA", "day")]
+    with pytest.raises(FozoError, match=r"streams has no row of the column 'Mixed'; it has sorted by class; single"):
         load_recipe("streams").experiments(ANY, columns=("Mixed",))
     with pytest.raises(FozoError, match="no row of evidence is all of what was asked for"):
         load_recipe("evidence").experiments(ANY, methods=("cazo",), columns=("continual, severity 5",))
@@ -129,12 +133,15 @@ def test_table3_quantises_weights_and_runs_an_onnx_file_as_it_is() -> None:
         replace(recipe.rows[0], quantise="int8")
 
 
-@pytest.mark.parametrize("name", ["quick", "streams", "batches", "narrow", "evidence"])
+@pytest.mark.parametrize("name", ["quick", "streams", "narrow", "evidence", "unseen"])
 def test_every_method_has_a_row_that_says_whose_constants_it_has(name: str) -> None:
     rows = load_recipe(name).rows
-    assert {row.method for row in rows} == set(list_methods()) - ({"cazo"} if name == "quick" else set())
+    without_cazo = set(list_methods()) - (set() if name == "evidence" else {"cazo"})
+    assert {row.method for row in rows if "+" not in row.method} == without_cazo
     constants = {row.title: row.configuration()["constants"] for row in rows}
     unsaid = {row.method for row in rows if not constants[row.title]}
+    composites = {row.method for row in rows if "+" in row.method}
+    assert len(composites) == (0 if name == "quick" else 13)
     assert unsaid == {"noadapt", "autolevels", "histeq", "greyworld"}  # which have none
     said = {"Align": "own", "GAIN": "paper", "NEO": "authors", "TENT": "paper", "FOZO": "authors"}
     said |= {"EATA (authors)": "authors", "NEO (tuned)": "tuned", "FOZO (paper)": "paper"}
@@ -173,10 +180,13 @@ def test_tuned_rows_are_what_the_rule_chose_and_are_for_their_model_alone() -> N
         assert tuned.keys() == infos.keys()
         assert chosen == {name: value for name, value in tuned.items() if value != next(iter(infos[name].tuning))}
         rows = load_recipe("evidence").experiments(Setting(f"{start}.safetensors"))
-        assert {row.method for row in rows if row.constants == "tuned"} == set(chosen)
-        assert {row.title for row in rows if row.constants == "tuned"} == {
+        tuned_rows = [row for row in rows if row.constants == "tuned"]
+        assert {row.title for row in tuned_rows if "+" not in row.method} == {
             f"{infos[name].label} (tuned)" for name in chosen
         }
+        for row in tuned_rows:  # behind a front end too
+            method = row.method.rpartition("+")[2]
+            assert row.options == {**infos[method].compared, **infos[method].tuning[chosen[method]]}
     assert not any(row.models for row in load_recipe("evidence").experiments(Setting("timm:vit_base")))
 
 

@@ -204,6 +204,29 @@ def test_pairs_by_image() -> None:
     assert seeds.within.low <= 1 and seeds.within.high > 30  # which says how much seeds differ
 
 
+def test_domains_are_drawn_again_too() -> None:
+    """Its spread is that of a mean of independent domains, whatever the images say."""
+    kinds = [f"kind{number}" for number in range(16)]
+    better = [10 if number % 2 else 6 for number in range(16)]
+    ours = records(*zip(kinds, better, strict=True), named=True)
+    gain = by_image([ours], [records(*((kind, 5) for kind in kinds), named=True)], most=40).mean
+    assert gain.value == pytest.approx(30) and gain.over_domains is not None
+    half = (gain.over_domains.high - gain.over_domains.low) / 2
+    assert half == pytest.approx(1.96 * 20 / 4, rel=0.1)  # gains of 10 and 50 points
+
+
+def test_images_that_come_back_are_not_more_images() -> None:
+    """Ten rounds of the same forty images say no more than one of them."""
+    once = [[("fog", k) for k in each] for each in ((9, 8, 9, 9), (5, 6, 5, 6))]
+    single, tenfold = (
+        by_image([records(*(once[0] * rounds), named=True)], [records(*(once[1] * rounds), named=True)], most=40).mean
+        for rounds in (1, 10)
+    )
+    assert single.within is not None and tenfold.within is not None and tenfold.value == pytest.approx(single.value)
+    assert tenfold.within.low == pytest.approx(single.within.low)
+    assert tenfold.within.high == pytest.approx(single.within.high)
+
+
 def test_records_that_do_not_name_images_are_not_paired(tmp_path: Path) -> None:
     recipe = Recipe("mine", "Mine", (Experiment("NoAdapt", "noadapt"), Experiment("FOZO", "fozo", {"passes": 28})))
     invent(tmp_path, recipe)

@@ -28,7 +28,7 @@ def test_methods_are_listed_with_what_they_need(call: Call) -> None:
     assert code == 0 and head.split() == ["method", "passes", "adapts", "needs", "paper"]
     assert [line.split()[0] for line in lines] == sorted(fozo.list_methods())
     needs = {line.split()[0]: line for line in lines}
-    assert "fisher, gradient" in needs["eata"] and "source" in needs["align"] and "source" not in needs["tent"]
+    assert "fisher, gradient" in needs["eata"] and "statistics" in needs["align"] and "statistics" not in needs["tent"]
 
 
 @pytest.mark.parametrize("command", ["bench", "calibrate", "adapt", "quantise", "export"])
@@ -70,14 +70,16 @@ def test_quiet_is_asked_for_before_the_command(call: Call, monkeypatch: pytest.M
 
 
 def test_scales_for_calibrate_and_adapt(call: Call, weights: Path, photos: Path, tmp_path: Path) -> None:
-    scales, stats, out = (tmp_path / name for name in ("scales.safetensors", "stats.safetensors", "predictions.csv"))
+    scales, stats, out = (
+        tmp_path / name for name in ("scales.safetensors", "statistics.safetensors", "predictions.csv")
+    )
     code, said, errors = call(
         "quantise", weights, photos, "--bits", 6, "--count", 4, "--metric", "l2", "-o", scales
     )  # fmt: skip
     assert (code, errors) == (0, "") and "6-bit scales" in said and "over 4 images" in said
     assert call("calibrate", weights, photos, "--scales", scales, "-o", stats)[0] == 0
-    assert call("adapt", weights, photos, "--scales", scales, "--stats", stats, "-o", out)[0] == 0
-    code, _, errors = call("adapt", weights, photos, "--stats", stats, "-o", out)
+    assert call("adapt", weights, photos, "--scales", scales, "--statistics", stats, "-o", out)[0] == 0
+    code, _, errors = call("adapt", weights, photos, "--statistics", stats, "-o", out)
     assert code == 2 and "collect them again" in errors  # statistics of the quantised model are not the plain one's
     code, _, errors = call("quantise", weights, photos, "-o", tmp_path / "no" / "scales.safetensors")
     assert code == 2 and ": there is no folder" in errors

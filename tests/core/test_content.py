@@ -10,7 +10,7 @@ import pytest
 import fozo
 from fozo.core.content import DIMENSIONS, ContentBasis, ContentMoments, ContentRegression, contents
 from fozo.core.moments import Moments
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 from fozo.engines.torch_engine import TorchEngine
 from fozo.errors import FozoError
 from fozo.types import Affine, Array
@@ -162,8 +162,8 @@ def test_heads_of_one_and_two_classes(classes: int, tmp_path: Path) -> None:
     engine = fozo.load_engine(random_vit(replace(SMALL, classes=classes)))
     source = fozo.calibrate(engine, [random_images(16, seed=1), random_images(16, seed=2)])
     assert source.content.basis.directions.shape == (SMALL.dim, classes - 1)
-    source.save(tmp_path / "stats.safetensors")
-    loaded = SourceStatistics.load(tmp_path / "stats.safetensors")
+    source.save(tmp_path / "statistics.safetensors")
+    loaded = Statistics.load(tmp_path / "statistics.safetensors")
     assert loaded.content.products.shape == (classes - 1, classes - 1)
     method = fozo.Align(engine, loaded)
     for seed in range(3):

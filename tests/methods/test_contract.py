@@ -140,7 +140,7 @@ def test_a_journal_takes_a_path_and_the_model_as_a_file(tmp_path: Path) -> None:
     method = fozo.FOZO(str(SAMPLE), str(statistics), journal=str(tmp_path / "journal"))
     images = np.random.default_rng(0).random((8, 1, 28, 28), dtype=np.float32)
     prompts = [method.prompts, *((method(images), method.prompts)[1] for _ in range(3))]
-    np.testing.assert_array_equal(fozo.replay(tmp_path / "journal", batches=2), prompts[2])
+    np.testing.assert_array_equal(fozo.replay_prompts(tmp_path / "journal", batches=2), prompts[2])
     other = fozo.FOZO(SAMPLE, statistics)
     other.replay(tmp_path / "journal")
     assert same(other.state().spsa, method.state().spsa)

@@ -9,7 +9,7 @@ import torch
 
 import fozo
 from fozo.core.descriptor import describe
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 from fozo.engines.blackbox import BlackBoxEngine, black_box
 from fozo.methods.equalise import Equalise
 from fozo.public import calibrate
@@ -47,19 +47,17 @@ def engine() -> BlackBoxEngine:
 
 
 @pytest.fixture
-def source(engine: BlackBoxEngine) -> SourceStatistics:
+def source(engine: BlackBoxEngine) -> Statistics:
     return calibrate(engine, [scenes(64), scenes(64, 1)])
 
 
-def test_it_keeps_every_promise_on_a_black_box(engine: BlackBoxEngine, source: SourceStatistics) -> None:
+def test_it_keeps_every_promise_on_a_black_box(engine: BlackBoxEngine, source: Statistics) -> None:
     engine.run(engine.check(scenes(1)))
     check_method(lambda: Equalise(engine, source))
     check_method(lambda: fozo.NoAdapt(engine))
 
 
-def test_contrast_is_given_back_and_clean_images_are_left_alone(
-    engine: BlackBoxEngine, source: SourceStatistics
-) -> None:
+def test_contrast_is_given_back_and_clean_images_are_left_alone(engine: BlackBoxEngine, source: Statistics) -> None:
     seen: list[np.ndarray] = []
     engine.model = lambda images: seen.append(images) or classify(images)  # type: ignore[func-returns-value]
     method = Equalise(engine, source)
@@ -134,7 +132,7 @@ def test_a_detector_in_two_lines() -> None:
     assert adapter(torch.from_numpy(pixels)) is None and seen[0].shape == (4, 3, 16, 16)
 
 
-def test_logits_come_back_as_images_came(engine: BlackBoxEngine, source: SourceStatistics) -> None:
+def test_logits_come_back_as_images_came(engine: BlackBoxEngine, source: Statistics) -> None:
     images = scenes(4)
     logits = Equalise(engine, source, strength=0.0)(torch.from_numpy(images))
     assert isinstance(logits, torch.Tensor) and engine.spec.classes == 5
@@ -148,7 +146,7 @@ def test_logits_come_back_as_images_came(engine: BlackBoxEngine, source: SourceS
         make(lambda batch: np.full((len(batch), 2), np.nan))(images)
 
 
-def test_the_adapter_of_anything_is_equalise(source: SourceStatistics, tmp_path: Path) -> None:
+def test_the_adapter_of_anything_is_equalise(source: Statistics, tmp_path: Path) -> None:
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, 5)).eval()
     engine = fozo.load_engine(module)
     assert isinstance(engine, BlackBoxEngine) and isinstance(fozo.load_engine(classify), BlackBoxEngine)
@@ -172,12 +170,12 @@ def test_statistics_of_a_black_box_need_no_pass_and_keep_images_only(tmp_path: P
     assert whole.images == parts.images == 20 and not whole.cls.mean.size and not whole.pooled.mean.size
     np.testing.assert_allclose(whole.descriptor.std, parts.descriptor.std)
     parts.save(tmp_path / "a.npz")
-    again = SourceStatistics.load(tmp_path / "a.npz")
+    again = Statistics.load(tmp_path / "a.npz")
     np.testing.assert_array_equal(again.descriptor.mean, parts.descriptor.mean)
     few = calibrate(engine, [2 * scenes(8, 5)])
     blended = whole.blend(few)
     assert np.abs(blended.descriptor.mean - few.descriptor.mean).max() < 0.1
-    with pytest.raises(fozo.FozoError, match="these source statistics are of costly"):
+    with pytest.raises(fozo.FozoError, match="these statistics are of costly"):
         Equalise(black_box(classify, image_size=16, name="other"), whole)
     with pytest.raises(fozo.FozoError, match="at least two clean images, not 0"):
         calibrate(engine, [])

@@ -114,7 +114,7 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("name", "bad"), [(name, bad) for name, every in REFUSED.items() for bad in every])
 def test_values_that_make_no_sense_are_refused_by_name(
-    engine: fozo.Engine, source: fozo.SourceStatistics, name: str, bad: dict[str, Any]
+    engine: fozo.Engine, source: fozo.Statistics, name: str, bad: dict[str, Any]
 ) -> None:
     with pytest.raises(FozoError, match=f"{next(iter(bad))}|of shape"):
         create(name, engine, source, **{"schedule.decay" if key == "decay" else key: bad[key] for key in bad})

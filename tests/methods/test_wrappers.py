@@ -113,3 +113,31 @@ def test_what_the_inner_method_learnt_before_stays_and_what_it_learns_alone_show
     assert same(pair.state().inner, inner.state())
     inner(random_images(6, seed=1))
     assert same(pair.state().inner, inner.state()) and pair.state().count == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "classes"),
+    [
+        ("equalise+neo", ["equalise", "neo", "noadapt"]),
+        ("align+neo", ["neo", "align"]),
+        ("clahe+equalise+t3a", ["clahe", "equalise", "t3a"]),
+    ],
+)
+def test_a_combination_has_a_name(name: str, classes: list[str]) -> None:
+    """Those that change images are outside, those that change logits too; options are the last one's."""
+    alone = create("align")
+    options = {"average": "batches"} if name.endswith("neo") else {"supports": 3}
+    method: Any = fozo.create(name, alone.engine, alone.statistics, seed=4, **options)
+    found = []
+    while method is not None:
+        found.append(method.info.name)
+        assert method.seed == 4 or method.info.name == "noadapt"
+        if method.info.name == name.rpartition("+")[2]:
+            assert all(getattr(method.config, option) == value for option, value in options.items())
+        method = getattr(method, "inner", None)
+    assert found == classes
+
+
+def test_methods_of_which_neither_goes_around_another_are_refused() -> None:
+    with pytest.raises(fozo.FozoError, match="neither align nor foa goes around another method"):
+        fozo.create("align+foa", create("align").engine, create("align").statistics)

@@ -22,14 +22,14 @@ Damage = Callable[[dict[str, Any]], None]
 def test_it_is_saved_and_loaded_whole(material: Material, tmp_path: Path) -> None:
     path = tmp_path / "monitor"
     material.reference.save(path)
-    assert same(fozo.MonitorReference.load(path), material.reference)
+    assert same(fozo.Reference.load(path), material.reference)
     assert path.stat().st_size < 500_000
     drift_only = replace(material.reference, signatures=None, adapted=None, plain=None)
     drift_only.save(path)
-    assert same(fozo.MonitorReference.load(path), drift_only)
+    assert same(fozo.Reference.load(path), drift_only)
 
 
-def of_version_02(reference: fozo.MonitorReference, path: Path, **changes: object) -> None:
+def of_version_02(reference: fozo.Reference, path: Path, **changes: object) -> None:
     """Write a reference as fozo 0.2 did."""
     clean = reference.clean
     header: dict[str, object] = {
@@ -61,7 +61,7 @@ def test_a_file_of_version_02_is_read_with_advice(material: Material, tmp_path: 
     for reference in (material.reference, drift_only, no_regression):
         of_version_02(reference, tmp_path / "old.npz")
         with pytest.warns(FutureWarning, match=r"old\.npz is a file of fozo 0\.2"):
-            assert same(fozo.MonitorReference.load(tmp_path / "old.npz"), reference)
+            assert same(fozo.Reference.load(tmp_path / "old.npz"), reference)
     damages: list[tuple[dict[str, Any], str]] = [
         ({"version": 2}, "it is of version 2"),
         ({"statistics": ["size"]}, "statistics of another version"),
@@ -72,7 +72,7 @@ def test_a_file_of_version_02_is_read_with_advice(material: Material, tmp_path: 
         of_version_02(material.reference, tmp_path / "old.npz", **damage)
         with pytest.raises(FozoError, match=message), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
-            fozo.MonitorReference.load(tmp_path / "old.npz")
+            fozo.Reference.load(tmp_path / "old.npz")
 
 
 def test_without_labels_a_part_of_the_clean_accuracy_is_told_and_without_corruptions_drift_only(
@@ -80,11 +80,11 @@ def test_without_labels_a_part_of_the_clean_accuracy_is_told_and_without_corrupt
 ) -> None:
     plain = fozo.NoAdapt(material.adapter.engine)
     images = material.images(slice(400, 464))
-    drift_only = fozo.MonitorReference.collect(plain, material.pixels[:100], corruptions=False)
+    drift_only = fozo.Reference.collect(plain, material.pixels[:100], corruptions=False)
     monitor = fozo.Monitor(drift_only).watch(plain)
     plain(images)
     assert monitor.accuracy is None and monitor.sentence == "no drift"
-    unlabelled = fozo.MonitorReference.collect(plain, material.pixels[:30], sample=5)
+    unlabelled = fozo.Reference.collect(plain, material.pixels[:30], sample=5)
     assert unlabelled.unlabelled and unlabelled.plain is not None
     monitor.unwatch()
     monitor = fozo.Monitor(unlabelled).watch(plain)
@@ -120,9 +120,9 @@ def test_labels_that_are_none_are_refused(material: Material) -> None:
     plain = fozo.NoAdapt(material.adapter.engine)
     for labels in (np.zeros(3, dtype=np.int64), np.full(20, 10)):
         with pytest.raises(FozoError, match=r"labels up to \d+ were given for 20 images and 10 classes"):
-            fozo.MonitorReference.collect(plain, material.pixels[:20], labels)
+            fozo.Reference.collect(plain, material.pixels[:20], labels)
     with pytest.raises(FozoError, match="sample is 1"):
-        fozo.MonitorReference.collect(plain, material.pixels[:20], sample=1)
+        fozo.Reference.collect(plain, material.pixels[:20], sample=1)
 
 
 def damaged(**leaf: Any) -> Damage:
@@ -142,7 +142,7 @@ def damaged(**leaf: Any) -> Damage:
 def test_another_file_is_refused(material: Material, tmp_path: Path) -> None:
     material.adapter.save(tmp_path / "state")
     with pytest.raises(FozoError, match="where 'monitor reference' is needed"):
-        fozo.MonitorReference.load(tmp_path / "state")
+        fozo.Reference.load(tmp_path / "state")
     (tmp_path / "state").write_bytes(b"nothing")
-    with pytest.raises(FozoError, match="make it again with fozo calibrate --monitor"):
-        fozo.MonitorReference.load(tmp_path / "state")
+    with pytest.raises(FozoError, match="make it again with fozo calibrate --reference"):
+        fozo.Reference.load(tmp_path / "state")

@@ -1,5 +1,6 @@
 """A headless Chromium, driven over WebDriver (https://www.w3.org/TR/webdriver2) with the standard library alone."""
 
+import base64
 import json
 import re
 import shutil
@@ -53,6 +54,9 @@ class Browser:
             time.sleep(0.05)
         return found
 
+    def devtools(self, command: str, **parameters: object) -> Any:
+        return self.post("/goog/cdp/execute", {"cmd": command, "params": parameters})
+
     def log(self, name: str) -> list[dict[str, Any]]:
         """Entries of a log since it was last asked for."""
         entries: list[dict[str, Any]] = self.post("/se/log", {"type": name})
@@ -62,6 +66,21 @@ class Browser:
         """Addresses that the page has asked for since this was last called."""
         messages = [json.loads(entry["message"])["message"] for entry in self.log("performance")]
         return [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
+
+    # What docs/make_page_picture.py takes pictures with.
+
+    def size(self, width: int, height: int, mobile: bool = False) -> None:
+        """Be a screen of this size."""
+        self.devtools(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile
+        )
+
+    def scheme(self, name: str) -> None:
+        """Prefer ``light`` or ``dark``."""
+        self.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}])
+
+    def pdf(self) -> bytes:
+        return base64.b64decode(self.devtools("Page.printToPDF", printBackground=False)["data"])
 
     def quit(self) -> None:
         self._ask("DELETE", self._session)

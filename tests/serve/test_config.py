@@ -9,7 +9,7 @@ import pytest
 import fozo
 from fozo.data import sample
 from fozo.serve.app import InferenceServer
-from fozo.serve.config import ModelConfig, ServeConfig, read_config, read_token
+from fozo.serve.config import ModelConfig, ServeConfig, read_config, read_secret
 from fozo.serve.metrics import OTHER, Metrics
 from tests.serve.conftest import MODEL, STATS, config
 
@@ -21,7 +21,7 @@ max_delay = 0
 
 [models.plain]
 model = "MODEL"
-stats = "STATS"
+statistics = "STATS"
 threads = 1
 labels = "labels.txt"
 merge = true
@@ -71,7 +71,7 @@ WRONG = {
     "a token that no header holds": ("token_file = 'secret'\n" + TOML, "printable ASCII"),
     "another word": (TOML.replace("stateless", "none"), "shared or stateless"),
     "no TOML": ("[", "not readable TOML"),
-    "a model without a file": ("[models.x]\nstats = 'y'\n", "lacks 'model'"),
+    "a model without a file": ("[models.x]\nstatistics = 'y'\n", "lacks 'model'"),
     "a number as a file": (TOML.replace('"cameras"', "3"), "name of a file"),
     "half of TLS": ("key = 'x'\n" + TOML, "TLS"),
     "a slash in a name": ('[models."a/b"]\nmodel = "MODEL"\n', "without a slash"),
@@ -90,7 +90,7 @@ def test_a_model_that_cannot_be_served(tmp_path: Path, reference: Path) -> None:
     load = fozo.LoadOptions(threads=1)
     other = sample.MODELS["INT8"]
     for given, words in (
-        (ModelConfig("a", str(MODEL), load=load), "no stats"),
+        (ModelConfig("a", str(MODEL), load=load), "no statistics"),
         (ModelConfig("a", str(MODEL), str(tmp_path / "none.safetensors"), load=load), "no file"),
         (ModelConfig("a", str(other), str(STATS), load=load), "fashion"),
         (
@@ -134,5 +134,5 @@ def test_a_token_that_others_can_read_is_told(tmp_path: Path, caplog: pytest.Log
     path.write_text("secret\n")
     for mode, warnings in ((0o600, 0), (0o644, 1)):
         path.chmod(mode)
-        assert read_token(str(path)) == "secret"
+        assert read_secret(str(path)) == "secret"
         assert len(caplog.records) == warnings

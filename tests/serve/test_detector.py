@@ -11,7 +11,7 @@ from PIL import Image
 
 import fozo
 from fozo.engines.load import LoadOptions
-from fozo.monitor import MonitorReference
+from fozo.monitor import Reference
 from fozo.serve.app import InferenceServer
 from fozo.serve.config import ModelConfig, ServeConfig
 from tests.serve.conftest import NAME, foggy, running
@@ -61,8 +61,8 @@ def settings(model: Path, load: LoadOptions, clean: np.ndarray, state: Path | No
     stats, reference = model.with_suffix(".safetensors"), model.with_suffix(".monitor.safetensors")
     if not stats.exists():
         adapter = fozo.adapter(fozo.load_engine(model, load), clean)
-        adapter.source.save(stats)
-        MonitorReference.collect(adapter, clean, sample=3).save(reference)
+        adapter.statistics.save(stats)
+        Reference.collect(adapter, clean, sample=3).save(reference)
     served = ModelConfig(NAME, str(model), str(stats), str(reference), load=load)
     return ServeConfig((served,), state=None if state is None else str(state), port=0)
 
@@ -75,7 +75,7 @@ def small(tmp_path: Path) -> ServeConfig:
 def loop(config: ServeConfig) -> fozo.Method[Any, Any]:
     """An adapter as the server's cameras have, to compare with."""
     model = config.models[0]
-    return fozo.adapter(fozo.load_engine(model.model, model.load), model.stats)
+    return fozo.adapter(fozo.load_engine(model.model, model.load), model.statistics)
 
 
 def png(pixels: np.ndarray) -> bytes:

@@ -84,7 +84,7 @@ def test_an_operator_is_told_what_strangers_could_do() -> None:
 
 
 def test_it_says_when_there_is_no_proxy() -> None:
-    command = [sys.executable, "-m", "fozo", "serve", str(MODEL), "--stats", str(STATS), "--port", "0"]
+    command = [sys.executable, "-m", "fozo", "serve", str(MODEL), "--statistics", str(STATS), "--port", "0"]
     with subprocess.Popen(
         [*command, "--host", "0.0.0.0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as server:
@@ -103,7 +103,19 @@ def corrupt(tag: int) -> bytes:
 
 
 def test_warnings_of_pictures_do_not_fill_the_log() -> None:
-    command = [sys.executable, "-m", "fozo", "serve", str(MODEL), "--stats", str(STATS), "--name", NAME, "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "fozo",
+        "serve",
+        str(MODEL),
+        "--statistics",
+        str(STATS),
+        "--name",
+        NAME,
+        "--port",
+        "0",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         port = int(server.stdout.readline().rpartition(":")[2])

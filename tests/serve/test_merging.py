@@ -38,7 +38,7 @@ def test_it_is_an_engine(bundled: Engine, max_delay: float) -> None:
     check_engine(MergingEngine(box, max_delay=max_delay))
 
 
-def assert_two_passes(plain: Engine, batches: list[Images], wishes: list[Knobs], taps: tuple[Tap, ...]) -> None:
+def assert_two_passes(plain: Engine, batches: Sequence[Images], wishes: list[Knobs], taps: tuple[Tap, ...]) -> None:
     """The first is held in its pass until all others wait; then these are one, and each gets what it would alone."""
     hold = threading.Event()
     counting = Counting(plain, hold)
@@ -161,7 +161,7 @@ def test_a_lone_caller_does_not_wait(bundled: Engine, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("name", ["align", "neo", "noadapt", "t3a", "fozo"])
 def test_every_method_is_served_as_if_alone(bundled: Engine, name: str) -> None:
     """Adapters on one merging engine, each with its own stream, predict as on an engine of their own."""
-    source = sample.source(sample.MODELS["float32"])
+    source = sample.statistics(sample.MODELS["float32"])
     shared = MergingEngine(bundled, max_delay=0.005)
     together = fozo.create(name, shared, source)
     streams = [[(1 + 0.2 * i) * random_images(bundled.spec, 2, seed=10 * i + j) for j in range(4)] for i in range(4)]

@@ -45,7 +45,7 @@ def test_an_application_is_made_of_a_file(tmp_path: Path) -> None:
     from fozo.serve.ray import application, from_file
 
     path = tmp_path / "serve.toml"
-    path.write_text(f'state = "cameras"\n[models.fashion]\nmodel = "{MODEL}"\nstats = "{STATS}"\n')
+    path.write_text(f'state = "cameras"\n[models.fashion]\nmodel = "{MODEL}"\nstatistics = "{STATS}"\n')
     assert from_file({"config": str(path), "servers": "3", "cpus": "0.5"}) is not None
     for wrong in ({}, {"config": str(path), "server": "3"}, {"config": str(path), "servers": "three"}):
         with pytest.raises(FozoError, match="give"):

@@ -39,7 +39,7 @@ def jpeg(pixels: Array, form: str = "JPEG") -> bytes:
 
 def new_adapter() -> fozo.Align:
     """An adapter as the server's cameras have, to compare with."""
-    return fozo.Align(fozo.load_engine(MODEL, threads=2), fozo.SourceStatistics.load(STATS))
+    return fozo.Align(fozo.load_engine(MODEL, threads=2), fozo.Statistics.load(STATS))
 
 
 @pytest.fixture(scope="module")

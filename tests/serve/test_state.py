@@ -153,19 +153,19 @@ def test_what_is_wrong_is_set_aside(tmp_path: Path, reference: Path, what: str) 
 def test_going_wrong_and_back_destroys_nothing(tmp_path: Path) -> None:
     """Another setting is refused at the start; where it is asked for, each state that it sets aside stays."""
 
-    def settings(slots: int, **changes: Any) -> ServeConfig:
+    def settings(strength: float, **changes: Any) -> ServeConfig:
         chosen = config(tmp_path, **changes)
-        return replace(chosen, models=(replace(chosen.models[0], options={"slots": slots}),))
+        return replace(chosen, models=(replace(chosen.models[0], options={"cls_strength": strength}),))
 
-    with pool(settings(4)) as submit:
+    with pool(settings(0.4)) as submit:
         logits(submit(frames(5), id="first"))
         logits(submit(frames(4), "other"))
     before = contents(folder(tmp_path))
     with pytest.raises(fozo.FozoError, match=r"2 of 2 cameras .* cannot go on .*--adopt"):
-        InferenceServer(settings(2))
+        InferenceServer(settings(0.2))
     assert contents(folder(tmp_path)) == before
-    for images, slots in ((1, 2), (2, 4), (3, 2)):
-        with running(settings(slots, misfits="adopt")) as (url, server):
+    for images, strength in ((1, 0.2), (2, 0.4), (3, 0.2)):
+        with running(settings(strength, misfits="adopt")) as (url, server):
             logits(send(server, frames(images)))
             metrics = httpx.get(f"http://{url}/metrics").text
             assert f'fozo_states_set_aside{{model="{NAME}"}} {images}.0' in metrics

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from fozo.cli import adapt, adopt, bench, data, demo, models, serve, watch
+from fozo.cli import adapt, adopt, bench, data, demo, feed, models, serve, watch
 from fozo.cli.options import Progress, as_command
-from fozo.errors import FozoError, ImageWarning, PluginWarning
+from fozo.errors import RENAMED, FozoError, ImageWarning, PluginWarning
 from fozo.io.system import installed_version
 
 WRONG = 2
@@ -29,7 +29,7 @@ CODES = (
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, epilog=CODES)
 for _command in (
     demo.demo, bench.bench, bench.report, models.calibrate, models.quantise, adapt.adapt, watch.watch, data.rank,
-    serve.serve, models.methods, data.corrupt, models.export, adopt.adopt, adopt.model,
+    serve.serve, feed.feed, models.methods, data.corrupt, models.export, adopt.adopt, adopt.model,
 ):  # fmt: skip
     app.command()(as_command(_command))
 sets = typer.Typer(help="Look at image sets.", no_args_is_help=True)
@@ -103,6 +103,9 @@ def explain(error: BaseException) -> int:
         message = error.format_message().rstrip(".")
         if not message:  # where a command lacks everything, typer has shown the help and has nothing to say
             return WRONG
+        option = getattr(error, "option_name", "").removeprefix("--")
+        if option in RENAMED:
+            message = f"--{option} is called --{RENAMED[option]} now"
         context = getattr(error, "ctx", None)
         return _say(f"{message}; see {context.command_path if context else 'fozo'} --help", WRONG)
     if isinstance(error, OSError):

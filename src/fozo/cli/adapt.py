@@ -28,7 +28,7 @@ def adapt(
     model: Model,
     images: Annotated[Path, "Folder of images; they are seen in the order of their names."],
     load: LoadOptions,
-    stats: Annotated[Path | None, STATISTICS] = None,
+    statistics: Annotated[Path | None, STATISTICS] = None,
     clean: Annotated[Path | None, "Folder of clean images to calibrate on now; EATA and PEA need it."] = None,
     method: Annotated[str | None, typer.Option(help=METHOD, autocompletion=method_names)] = None,
     preset: Annotated[str | None, "Of the method: paper of fozo, say."] = None,
@@ -47,7 +47,7 @@ def adapt(
     from fozo.bench.resources import needs
     from fozo.cli.folder import label_by_folder, read_batches
     from fozo.cli.folder_run import LOG, adapt_folder
-    from fozo.core.statistics import SourceStatistics
+    from fozo.core.statistics import Statistics
     from fozo.data.sets.folder import open_unlabelled
     from fozo.data.streams import LabelledBatch
     from fozo.io import check_output, read_bytes
@@ -64,9 +64,9 @@ def adapt(
     if measured and clean is None:
         what = NEEDS[measured[0]].partition(";")[0]
         raise FozoError(f"{method} needs {what}; give a folder of them as --clean")
-    if "source" in wanted and stats is None and clean is None:
+    if "statistics" in wanted and statistics is None and clean is None:
         raise FozoError(
-            f"{method or 'align'} needs --stats (fozo calibrate makes them), or a folder of clean images as --clean"
+            f"{method or 'align'} needs --statistics (fozo calibrate makes them), or clean images as --clean"
         )
     for path in filter(None, (out, Path(f"{out}{LOG}"), state)):
         check_output(path)  # said before the work, not after it
@@ -94,11 +94,11 @@ def adapt(
                 done = batch.index * batch_size
                 yield batch
 
-        if "source" in wanted and stats is not None:
-            options["source"] = SourceStatistics.load(stats)
-            calibrated_on = hashlib.sha256(read_bytes(stats, MAX_STATISTICS)).hexdigest()[:16]
-        elif "source" in wanted:
-            options["source"] = calibrate(engine, clean_batches())
+        if "statistics" in wanted and statistics is not None:
+            options["statistics"] = Statistics.load(statistics)
+            calibrated_on = hashlib.sha256(read_bytes(statistics, MAX_STATISTICS)).hexdigest()[:16]
+        elif "statistics" in wanted:
+            options["statistics"] = calibrate(engine, clean_batches())
         options |= {need: MEASURED[need].measure(engine, clean_batches()) for need in measured}
         adapter = create(method, engine, **options)
         identity: dict[str, object] = {

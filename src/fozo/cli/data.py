@@ -24,7 +24,7 @@ MODEL = "Compare with the --reference of a model, and expect its accuracy: as fo
 def corrupt(
     images: Annotated[Path, "Folder that holds a folder of images for each class."],
     out: Annotated[Path, "Folder for the result; an unfinished one is continued."],
-    kinds: Annotated[str, "all (15), all+extra (19), or names joined by commas."] = "all",
+    kinds: Annotated[str, "all (15), all+extra (19), unseen (22 others), or names joined by commas."] = "all",
     severity: Annotated[str, "5, or 1-5, or 1,3,5."] = "5",
     size: Annotated[int, "Side of the images in pixels."] = 224,
     seed: Annotated[int, "Changes every random draw."] = 0,
@@ -68,8 +68,8 @@ def rank(
     load: LoadOptions,
     clean: Annotated[Path | None, CLEAN] = None,
     model: Annotated[str | None, MODEL] = None,
-    stats: Annotated[Path, STATISTICS] = Path("stats.safetensors"),
-    reference: Annotated[Path, "What fozo calibrate --monitor wrote."] = Path("monitor.safetensors"),
+    statistics: Annotated[Path, STATISTICS] = Path("statistics.safetensors"),
+    reference: Annotated[Path, "What fozo calibrate --reference wrote."] = Path("reference.safetensors"),
     images: Annotated[int, "Images of each folder to measure, drawn at random."] = 64,
 ) -> None:
     """Order folders by the distance of their images from clean ones, the nearest first.
@@ -80,7 +80,7 @@ def rank(
 
     from fozo.data.inputs import batches
     from fozo.data.sets.folder import open_unlabelled
-    from fozo.monitor import CleanImages, MonitorReference
+    from fozo.monitor import CleanImages, Reference
     from fozo.monitor.quality import QualityStatistics, advice, changes, pixel_spec
     from fozo.monitor.regression import prediction_features
     from fozo.public import adapter as make_adapter
@@ -92,8 +92,8 @@ def rank(
     adapter = None
     spec = pixel_spec()
     if model is not None:
-        known = MonitorReference.load(reference)
-        adapter = make_adapter(load_model(model, load), stats)
+        known = Reference.load(reference)
+        adapter = make_adapter(load_model(model, load), statistics)
         known.check(adapter)
         spec = adapter.engine.spec
     measure = QualityStatistics(spec)

@@ -21,13 +21,14 @@ from fozo.data import videos
 from fozo.data.classes import match_classes
 from fozo.data.images import Pixels, read_image
 from fozo.data.inputs import open_clean
+from fozo.data.live import LiveFrames
 from fozo.data.sets.base import ImageSet, Sample
 from fozo.data.sets.folder import image_paths, imagenet_wnids
 from fozo.data.streams import LabelledBatch, in_order
 from fozo.errors import FozoError
 from fozo.io import check_output, disk_errors
 from fozo.methods.registry import AnyMethod
-from fozo.monitor import MonitorReference
+from fozo.monitor import Reference
 from fozo.types import Engine, Spec
 
 POLL = 0.5  # seconds between two reads of a folder that grows
@@ -47,17 +48,19 @@ class Frame:
 
 
 def frames(source: str, *, follow: bool = False) -> Iterator[Frame | None]:
-    """Give frames of a folder, a video file or the number of a camera in order; ``None`` where there is none yet.
+    """Give frames of a folder, a video file or a camera in order; ``None`` where there is none yet.
 
-    ``follow`` waits for more images in a folder, for ever.
+    A camera is a number or an address. ``follow`` waits for more images in a folder, for ever.
     """
     path = Path(source)
     if path.is_dir():
         return _folder(path, follow)
     if follow:
         raise FozoError(f"{source} is not a folder; only a folder can be followed")
-    if not source.isdecimal() and not path.is_file():
-        raise FozoError(f"there is no folder or video {source}; give one of these, or the number of a camera")
+    if videos.is_live(source):
+        return _live(source)
+    if not path.is_file():
+        raise FozoError(f"there is no folder or video {source}; give one of these, or a camera's address or number")
     return _video(source)
 
 
@@ -92,6 +95,12 @@ def _folder(root: Path, follow: bool) -> Iterator[Frame | None]:
 def _video(source: str) -> Iterator[Frame]:
     for number, (pixels, at) in enumerate(videos.video_frames(source), start=1):
         yield Frame(str(number), pixels, at)
+
+
+def _live(source: str) -> Iterator[Frame | None]:
+    with closing(LiveFrames(source)) as live:
+        for number, frame in enumerate(live, start=1):
+            yield None if frame is None else Frame(str(number), *frame)
 
 
 def label_by_folder(images: ImageSet, spec: Spec) -> ImageSet | None:
@@ -137,7 +146,7 @@ def make_reference(adapter: AnyMethod, clean: Path | Pixels, path: Path, sample:
         images = images.take(CLEAN)
     options: dict[str, Any] = {} if sample is None else {"sample": sample}
     with closing(Progress()) as progress:
-        reference = MonitorReference.collect(adapter, images, progress=progress, **options)
+        reference = Reference.collect(adapter, images, progress=progress, **options)
     with disk_errors(path):
         reference.save(path)
     print(f"fozo: {path} was made from {reference.clean.images} clean images", file=sys.stderr)

@@ -12,7 +12,9 @@ from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError, check_counts
 
 VIDEO = "Folder of clean images, with or without sub-folders; or a video."
-SAMPLE = "Images that --monitor degrades in each of 90 ways, two passes each: 24 by default; more narrow the intervals."
+SAMPLE = (
+    "Images that --reference degrades in each of 90 ways, two passes each: 24 by default; more narrow the intervals."
+)
 BLEND = "Statistics of many mixed images: IMAGES are a few clean ones of your own camera."
 
 
@@ -20,9 +22,9 @@ def calibrate(
     model: Model,
     images: Annotated[Path, VIDEO],
     load: LoadOptions,
-    out: Annotated[Path, "File for the statistics."] = Path("stats.safetensors"),
-    blend: Annotated[Path | None, typer.Option(help=BLEND, metavar="STATS")] = None,
-    monitor: Annotated[
+    out: Annotated[Path, "File for the statistics."] = Path("statistics.safetensors"),
+    blend: Annotated[Path | None, typer.Option(help=BLEND, metavar="STATISTICS")] = None,
+    reference: Annotated[
         Path | None, "Also make fozo watch's reference from IMAGES; with class folders, it expects accuracy."
     ] = None,
     sample: Annotated[int | None, SAMPLE] = None,
@@ -31,20 +33,20 @@ def calibrate(
 ) -> None:
     """Measure a model's source statistics on clean images: a few dozen of your own camera, or a few hundred mixed."""
     from fozo.cli.folder import clean_frames, make_reference, read_batches
-    from fozo.core.statistics import SourceStatistics
+    from fozo.core.statistics import Statistics
     from fozo.data.sets.folder import open_unlabelled
     from fozo.io import check_output, disk_errors
     from fozo.public import adapter as make_adapter
     from fozo.public import calibrate as measure
 
-    for path in filter(None, (out, monitor)):
+    for path in filter(None, (out, reference)):
         check_output(path)  # said before the work, not after it
     folder = None if images.is_file() else open_unlabelled(images)
     if first is not None and folder:
         raise FozoError(f"--first is for a video, and {images} is not one; leave it out")
     engine = load_model(model, load)
     frames = None if folder else clean_frames(images, first, engine.spec)
-    mixed = None if blend is None else SourceStatistics.load(blend)
+    mixed = None if blend is None else Statistics.load(blend)
     if mixed is not None:
         mixed.check(engine.spec.fingerprint, engine.spec.name)  # before the images are read, not after
     with closing(Progress()) as progress:
@@ -57,8 +59,8 @@ def calibrate(
     with disk_errors(out):
         statistics.save(out)
     print(f"{out}: statistics of {engine.spec.name} over {images_seen}")
-    if monitor is not None:
-        make_reference(make_adapter(engine, statistics), images if frames is None else frames, monitor, sample)
+    if reference is not None:
+        make_reference(make_adapter(engine, statistics), images if frames is None else frames, reference, sample)
 
 
 def quantise(

@@ -62,7 +62,7 @@ class ContentBasis(State):
         """Refuse contents on other directions: their numbers mean something else."""
         same = self.directions.shape == other.directions.shape
         if not same or not np.allclose(self.directions, other.directions, atol=1e-6):
-            raise FozoError("these source statistics were made with different heads of one model; collect them again")
+            raise FozoError("these statistics were made with different heads of one model; collect them again")
 
 
 def contents(logits: Floats, vectors: Array) -> Array:

@@ -41,6 +41,10 @@ _CAREFUL = _BINARY | getattr(os, "O_NONBLOCK", 0)  # special files are opened, t
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
+class FolderInUse(FozoError):
+    """Another process holds the lock of a folder."""
+
+
 def _refuse_special(mode: int, doing: str, path: object) -> None:
     if not stat.S_ISREG(mode):
         raise FozoError(
@@ -293,6 +297,6 @@ def locked(folder: Path, wait: bool = False) -> Iterator[None]:
                 if not os.path.samestat(os.fstat(descriptor), (folder / LOCK).stat()):
                     raise FileNotFoundError(errno.ENOENT, "its lock was removed")  # and others may lock a new one
             except (BlockingIOError, FileNotFoundError) as error:
-                busy = f"another process is working in {folder}; wait for it, or choose another --out"
-                raise FozoError(busy) from error
+                busy = f"another process is working in {folder}; wait for it, or choose another folder for results"
+                raise FolderInUse(busy) from error
         yield

@@ -51,7 +51,7 @@ class EqualiseState(State):
     inner: State
 
 
-@register("equalise", passes="1", adapts="image bands", paper="fozo, docs/models.md", needs={"source"})
+@register("equalise", passes="1", adapts="image bands", paper="fozo, docs/models.md", needs={"statistics"})
 class Equalise(Wrapper[EqualiseConfig, EqualiseState]):
     """Images equalised by domain, and nothing else: for models that show no tokens.
 
@@ -59,7 +59,7 @@ class Equalise(Wrapper[EqualiseConfig, EqualiseState]):
         >>> detector = fozo.load_engine(lambda images: [f"boxes of image {i}" for i in range(len(images))])
         >>> Equalise(detector, fozo.calibrate(detector, frames))(frames)[:2]
         ['boxes of image 0', 'boxes of image 1']
-        >>> Equalise.around(fozo.FOZO(model, source), strength=0.5).config
+        >>> Equalise.around(fozo.FOZO(model, statistics), strength=0.5).config
         EqualiseConfig(strength=0.5, profile='detector', ...)
 
     ``inner`` is a method that gets the equalised images instead of the plain model, see :meth:`around`.
@@ -75,7 +75,7 @@ class Equalise(Wrapper[EqualiseConfig, EqualiseState]):
     def prepare(self) -> None:
         super().prepare()
         config = self.config
-        self.equaliser = Equaliser(self.source, self.engine, config.strength, config.retrieval, config.profile)
+        self.equaliser = Equaliser(self.statistics, self.engine, config.strength, config.retrieval, config.profile)
         spectra = self.equaliser.spectra
         self.parameters += spectra.channels * spectra.bands  # a gain for each band of each channel
 

@@ -5,10 +5,10 @@ from fozo.monitor.events import Event
 from fozo.monitor.guarded import Guarded
 from fozo.monitor.monitor import Monitor, Status
 from fozo.monitor.quality import Change, describe
-from fozo.monitor.reference import Guess, MonitorReference
+from fozo.monitor.reference import Guess, Reference
 from fozo.monitor.regression import Estimate
 
 __all__ = [
     "Change", "CleanImages", "Drift", "DriftDetector", "Estimate", "Event", "Guarded", "Guess", "Monitor",
-    "MonitorReference", "Status", "describe",
+    "Reference", "Status", "describe",
 ]  # fmt: skip

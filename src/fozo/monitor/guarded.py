@@ -35,8 +35,8 @@ class Guarded(Wrapper[NoOptions, GuardedState]):
     evidence is a part of the state; while frozen, none is gathered.
 
     Examples:
-        >>> monitor = fozo.Monitor(fozo.MonitorReference.load(reference))
-        >>> fozo.Guarded(fozo.adapter(model, source), monitor)(batch).shape
+        >>> monitor = fozo.Monitor(fozo.Reference.load(reference))
+        >>> fozo.Guarded(fozo.adapter(model, statistics), monitor)(batch).shape
         (8, 10)
 
     Args:

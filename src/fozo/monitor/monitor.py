@@ -27,7 +27,7 @@ from fozo.monitor.drift import NO_DRIFT, RECENT, UNKNOWN_TIME, Drift, DriftDetec
 from fozo.monitor.events import Event, thumbnail
 from fozo.monitor.faults import SENTENCES, FaultDetector, FaultState
 from fozo.monitor.quality import MIN_DEVIATIONS, Change, QualityStatistics, advice, changes
-from fozo.monitor.reference import Guess, MonitorReference
+from fozo.monitor.reference import Guess, Reference
 from fozo.monitor.regression import MIN_PAIRS, PAIRS, Comparison, Estimate, paired, prediction_features
 from fozo.state import State, ragged
 from fozo.types import Array, Floats, Tap
@@ -167,14 +167,14 @@ class Monitor(Observer[MonitorState]):
     that raises leaves it as it was.
 
     Examples:
-        >>> adapter = fozo.adapter(model, source)
-        >>> monitor = fozo.Monitor(fozo.MonitorReference.load(reference)).watch(adapter)
+        >>> adapter = fozo.adapter(model, statistics)
+        >>> monitor = fozo.Monitor(fozo.Reference.load(reference)).watch(adapter)
         >>> logits = adapter(batch)
         >>> adapter.drift.drift_detected, monitor.sentence
         (False, 'no drift; expected accuracy ...')
 
     Args:
-        reference: of the same model and method, from :meth:`MonitorReference.collect`.
+        reference: of the same model and method, from :meth:`Reference.collect`.
         false_alarms: fraction of clean batches that may raise an alarm.
         content: squared shift that is attributed to content, in units of a clean image's: 0 for streams as mixed as the
             images calibrated on.
@@ -187,7 +187,7 @@ class Monitor(Observer[MonitorState]):
 
     def __init__(
         self,
-        reference: MonitorReference,
+        reference: Reference,
         *,
         false_alarms: float = 1e-4,
         content: float = CONTENT_VARIANCE,

@@ -1,6 +1,6 @@
 """The monitor's reference: statistics of clean images, of corruptions, and of a method's predictions on both.
 
-:meth:`MonitorReference.collect` makes it from clean images: their features, signatures of 18 corruptions, made by
+:meth:`Reference.collect` makes it from clean images: their features, signatures of 18 corruptions, made by
 corrupting some of them, and how often predictions are right on all of these. Its file holds no image and no label.
 """
 
@@ -59,14 +59,14 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class MonitorReference(Measured):
+class Reference(Measured):
     """What a monitor compares with.
 
     Examples:
-        >>> made = fozo.MonitorReference.collect(fozo.Align(model, source), images, corruptions=False)
+        >>> made = fozo.Reference.collect(fozo.Align(model, statistics), images, corruptions=False)
         >>> made.save("camera.monitor")
-        >>> fozo.MonitorReference.load("camera.monitor")
-        <MonitorReference of align on vit-fashion: 32 clean images with labels, 0 corruptions>
+        >>> fozo.Reference.load("camera.monitor")
+        <Reference of align on vit-fashion: 32 clean images with labels, 0 corruptions>
     """
 
     fingerprint: str
@@ -86,7 +86,7 @@ class MonitorReference(Measured):
     """The image-quality statistics that were measured."""
 
     KIND: ClassVar[str] = "monitor reference"
-    ADVICE: ClassVar[str] = "make it again with fozo calibrate --monitor, or MonitorReference.collect"
+    ADVICE: ClassVar[str] = "make it again with fozo calibrate --reference, or Reference.collect"
 
     def __post_init__(self) -> None:
         if self.statistics != NAMES:
@@ -107,7 +107,7 @@ class MonitorReference(Measured):
         corruptions: bool = True,
         sample: int = SAMPLE,
         progress: Progress = lambda doing, done, total: None,
-    ) -> MonitorReference:
+    ) -> Reference:
         """Measure clean images, and some of them corrupted, with a fresh copy of an adapter.
 
         About 2 x (images + 90 x sample) forward passes; half of them for ``NoAdapt``.
@@ -145,7 +145,7 @@ class MonitorReference(Measured):
         return cls.of(adapter, list(measure(adapter, images, sample if corruptions else 0, progress)), labels)
 
     @classmethod
-    def of(cls, adapter: Method[Any, Any], measurements: list[Measurement], labels: Labels | None) -> MonitorReference:
+    def of(cls, adapter: Method[Any, Any], measurements: list[Measurement], labels: Labels | None) -> Reference:
         """Fit it to what :func:`measure` returned, the clean images first."""
         first, *corrupted = measurements
         spec = adapter.engine.spec
@@ -174,7 +174,7 @@ class MonitorReference(Measured):
     def __repr__(self) -> str:
         kinds = 0 if self.signatures is None else len(self.signatures.kinds)
         images = f"{self.clean.images:,} clean images {'without' if self.unlabelled else 'with'} labels"
-        return f"<MonitorReference of {self.method} on {self.model}: {images}, {kinds} corruptions>"
+        return f"<Reference of {self.method} on {self.model}: {images}, {kinds} corruptions>"
 
     @property
     def expects_accuracy(self) -> bool:

@@ -21,14 +21,14 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 from fozo.engines.blackbox import BlackBoxEngine
 from fozo.engines.load import load_engine
 from fozo.errors import FozoError
 from fozo.io import unreadable
 from fozo.methods.method import Method, Saved
 from fozo.methods.registry import create
-from fozo.monitor import Event, Guarded, Monitor, MonitorReference
+from fozo.monitor import Event, Guarded, Monitor, Reference
 from fozo.monitor.events import thumbnail
 from fozo.public import adapter
 from fozo.serve import protocol
@@ -369,13 +369,15 @@ class ServedModel:
             self.caller = merging.caller
             self.outputs = protocol.class_outputs(engine.spec)
         self.spec = engine.spec
-        source = None if config.stats is None else SourceStatistics.load(config.stats)
-        if source is None and config.method is None:
-            raise FozoError(f"the model {self.name} has no stats; give what fozo calibrate wrote, or another method")
+        statistics = None if config.statistics is None else Statistics.load(config.statistics)
+        if statistics is None and config.method is None:
+            raise FozoError(
+                f"the model {self.name} has no statistics; give what fozo calibrate wrote, or another method"
+            )
         make: Callable[..., Method[Any, Any]] = partial(create, config.method) if config.method else adapter
-        self._prototype = make(self.engine, source, **config.options)
+        self._prototype = make(self.engine, statistics, **config.options)
         self.method = self._prototype.info.name
-        self.reference = None if config.reference is None else MonitorReference.load(config.reference)
+        self.reference = None if config.reference is None else Reference.load(config.reference)
         accuracy = self.reference is not None and self.reference.expects_accuracy
         self.monitored = ((ACCURACY,) if accuracy else ()) + (() if self.reference is None else (DRIFT,))
         self._create(lambda event: None)  # refuses a reference of another model or method

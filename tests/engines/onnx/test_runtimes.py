@@ -62,7 +62,7 @@ def test_methods_predict_what_they_predict_on_torch(engines: Engines, name: str,
         np.testing.assert_array_equal(got.argmax(axis=1), expected.argmax(axis=1))
 
 
-def test_the_same_seed_gives_the_same_bits(exported: Callable[..., Path], source: fozo.SourceStatistics) -> None:
+def test_the_same_seed_gives_the_same_bits(exported: Callable[..., Path], source: fozo.Statistics) -> None:
     outputs = []
     for threads in (1, 2, 2):
         method = fozo.FOZO(OnnxEngine(exported("plain"), threads=threads, chunk=3), source, passes=4, seed=7)
@@ -183,7 +183,7 @@ for name in fozo.list_methods():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) == set(fozo.list_methods(without={"torch", "blocks"}))
-    assert fozo.SourceStatistics.load(statistics).images == 24
+    assert fozo.Statistics.load(statistics).images == 24
 
 
 def test_openvino_is_asked_for_where_it_is_missing(

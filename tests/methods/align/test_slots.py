@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fozo
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 from fozo.methods.align.memory import DomainEstimate
 from fozo.methods.align.slots import Slot, by_domain, nearest, with_heavy_room, with_room
 from fozo.methods.align.tokens import CleanTokens
@@ -15,7 +15,7 @@ FEATURES = 21
 
 
 @pytest.fixture
-def slot(engine: fozo.Engine, source: SourceStatistics) -> Slot:
+def slot(engine: fozo.Engine, source: Statistics) -> Slot:
     """A slot of clean images, as Align makes it."""
     new = fozo.Align(engine, source)._new_slot(np.zeros(FEATURES), np.full(FEATURES, 0.1))
     return replace(new, images=32.0, descriptor=np.zeros(FEATURES, np.float32))
@@ -38,6 +38,7 @@ def test_strays_make_room_first_and_then_the_least_recently_used(slot: Slot) -> 
     assert with_room((old, stray, last), 4) == (old, stray, last)
     assert with_room((old, stray, last), 3) == (old, last)
     assert with_room((old, last), 2) == (last,)
+    assert with_room((old, stray, last), 2) == (last,)  # of a state that was saved with room for more
 
 
 def test_a_mixed_group_is_split_by_slots(slot: Slot) -> None:
@@ -71,7 +72,7 @@ def test_images_of_a_slot_sharpen_an_estimate() -> None:
 
 
 def test_covariances_go_to_four_slots_and_move_on_once_one_is_idle(
-    slot: Slot, engine: fozo.Engine, source: SourceStatistics
+    slot: Slot, engine: fozo.Engine, source: Statistics
 ) -> None:
     known = CleanTokens(source, engine.head(), engine.spec).no_covariances()
     heavy = tuple(replace(slot, last=last, covariances=known) for last in (10, 40, 60, 80))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fozo
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 from fozo.core.tokens import MAX_EIGENVALUE, displacement, pooled_moments, power, transport
 from fozo.methods.align.slots import Slot
 from fozo.methods.align.tokens import CleanTokens
@@ -42,11 +42,11 @@ def test_moments_of_images_pool_to_those_of_their_tokens() -> None:
 
 
 @pytest.fixture
-def clean(engine: fozo.Engine, source: SourceStatistics) -> CleanTokens:
+def clean(engine: fozo.Engine, source: Statistics) -> CleanTokens:
     return CleanTokens(source, engine.head(), engine.spec)
 
 
-def learnt(engine: fozo.Engine, source: SourceStatistics, scale: float, shift: float, batches: int = 6) -> Slot:
+def learnt(engine: fozo.Engine, source: Statistics, scale: float, shift: float, batches: int = 6) -> Slot:
     method = fozo.Align(engine, source, equaliser_strength=0.0)
     for seed in range(batches):
         method(np.float32(scale) * random_images(16, seed=seed) + np.float32(shift))
@@ -54,7 +54,7 @@ def learnt(engine: fozo.Engine, source: SourceStatistics, scale: float, shift: f
 
 
 def test_nothing_moves_without_images_and_little_does_on_clean_ones(
-    engine: fozo.Engine, source: SourceStatistics, clean: CleanTokens
+    engine: fozo.Engine, source: Statistics, clean: CleanTokens
 ) -> None:
     slot = learnt(engine, source, 1.0, 0.0)
     assert clean.knobs(replace(slot, images=0.0), 1.0, 1.0, 1.0) is NO_KNOBS
@@ -66,7 +66,7 @@ def test_nothing_moves_without_images_and_little_does_on_clean_ones(
 
 
 def test_what_blocks_add_predicts_the_pass_that_showed_it(
-    engine: fozo.Engine, source: SourceStatistics, clean: CleanTokens
+    engine: fozo.Engine, source: Statistics, clean: CleanTokens
 ) -> None:
     slot = clean.mapped(learnt(engine, source, 0.3, 1.0))
     knobs = clean.knobs(slot, 0.15, 0.3, 0.3)
@@ -87,7 +87,7 @@ def test_what_blocks_add_predicts_the_pass_that_showed_it(
 
 
 def test_narrow_content_is_given_the_benefit_of_the_doubt(
-    engine: fozo.Engine, source: SourceStatistics, clean: CleanTokens
+    engine: fozo.Engine, source: Statistics, clean: CleanTokens
 ) -> None:
     """The farther the content from calibration's, the less of a displaced covariance is believed to be drift."""
     slot = clean.mapped(learnt(engine, source, 0.3, 1.0))
@@ -103,7 +103,7 @@ def test_narrow_content_is_given_the_benefit_of_the_doubt(
 
 
 def test_maps_are_made_again_when_half_as_many_images_have_come(
-    engine: fozo.Engine, source: SourceStatistics, clean: CleanTokens
+    engine: fozo.Engine, source: Statistics, clean: CleanTokens
 ) -> None:
     slot = learnt(engine, source, 0.3, 1.0)
     known = slot.covariances

@@ -5,15 +5,13 @@ Corruption Robustness", NeurIPS 2021), written from their descriptions. Twelve a
 Each has five severities. Their strengths were set with a plain ViT-Tiny alone, so that its accuracy falls about as it
 does under ImageNet-C's fifteen kinds; no adaptation method was looked at.
 
->>> banded = corrupt_unseen(image, "flicker_bands", severity=3, seed=0, image_id="n01440764/a.JPEG")
+They are corrupted with :func:`fozo.data.corruptions.corrupt`, as all kinds are.
 
 A function takes an image (``uint8 [height, width, 3]``), a generator and the strength of a severity. Lengths are shares
 of the shorter side, so any image of 8 x 8 pixels or more is accepted.
 """
 
-import hashlib
 import io
-import json
 from collections.abc import Callable
 
 import numpy as np
@@ -23,7 +21,6 @@ from PIL import Image
 
 from fozo.data.corruptions.common import plasma, quantise
 from fozo.data.images import Pixels
-from fozo.errors import FozoError
 
 Field = npt.NDArray[np.float64]
 
@@ -345,38 +342,7 @@ STRENGTHS: dict[str, tuple[float, float, float, float, float]] = {
 """Of each kind, at severities 1 to 5."""
 
 
-def corrupt_unseen(image: Pixels, kind: str, severity: int, seed: int, *, image_id: str = "") -> Pixels:
-    """Corrupt one colour image; the same arguments always give the same pixels.
-
-    Args:
-        image: ``uint8 [height, width, 3]`` of 8 x 8 pixels or more.
-        kind: one of :data:`UNSEEN_KINDS`.
-        severity: 1 to 5.
-        seed: changes every random draw.
-        image_id: the image's name. Images with different names get different draws from one seed.
-
-    Returns:
-        The corrupted image, of the same shape and type. The input is not changed.
-    """
-    if kind not in UNSEEN_KINDS:
-        raise FozoError(f"the second test set has no corruption {kind!r}; choose among {', '.join(UNSEEN_KINDS)}")
-    if severity not in (1, 2, 3, 4, 5):
-        raise FozoError(f"severity is {severity}; give 1 (slight) to 5 (strong)")
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or min(image.shape[:2]) < 8:
-        raise FozoError(
-            f"the image is {image.dtype} of shape {image.shape}; give uint8 [height, width, 3], 8 px or more"
-        )
-    return apply(image, kind, STRENGTHS[kind][severity - 1], _generator(image_id, kind, severity, seed))
-
-
-def apply(image: Pixels, kind: str, strength: float, rng: Generator) -> Pixels:
-    """Corrupt one colour image by any strength."""
-    corruption: Callable[[Pixels, Generator, float], Pixels] = globals()[kind]
-    return np.ascontiguousarray(corruption(image, rng, strength))
-
-
-def _generator(image_id: str, kind: str, severity: int, seed: int) -> Generator:
-    """A generator of this image's own, keyed as those of ImageNet-C's kinds are."""
-    text = json.dumps(["unseen", image_id, kind, int(severity), int(seed)])
-    key = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
-    return np.random.Generator(np.random.Philox(key=key))
+def corruption(kind: str) -> Callable[[Pixels, Generator, float], Pixels]:
+    """Return the function of a kind, which takes any strength."""
+    function: Callable[[Pixels, Generator, float], Pixels] = globals()[kind]
+    return function

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.core.noise import check_seed
-from fozo.data.corruptions import KINDS
+from fozo.data.corruptions import ALL_KINDS
 from fozo.data.images import Pixels
 from fozo.errors import FozoError
 
@@ -194,7 +194,7 @@ def probe(images: ImageSet) -> dict[tuple[str, Domain], tuple[int, int]]:
 
 
 def in_paper_order(kinds: Collection[str]) -> list[str]:
-    return [kind for kind in KINDS if kind in kinds] + sorted(set(kinds) - set(KINDS))
+    return [kind for kind in ALL_KINDS if kind in kinds] + sorted(set(kinds) - set(ALL_KINDS))
 
 
 def choose(offered: Sequence[Domain], kinds: Names, severities: Sequence[int] | None) -> tuple[Domain, ...]:

@@ -49,7 +49,7 @@ class AlignConfig:
     """Everything about Align that can be chosen. One setting serves all models: nothing has a unit.
 
     Examples:
-        >>> fozo.Align(model, source, slots=2).config
+        >>> fozo.Align(model, statistics, slots=2).config
         AlignConfig(..., slots=2)
     """
 
@@ -101,29 +101,30 @@ class Group:
 
 @register(
     "align", passes="1", adapts="image bands and token moves", paper="fozo, docs/method.md",
-    needs={"source", "tokens"},
+    needs={"statistics", "tokens"},
 )  # fmt: skip
 class Align(Method[AlignConfig, AlignState]):
     """Images restored and tokens aligned with clean ones of the same content, by domain.
 
     Examples:
-        >>> method = fozo.Align(model, source)
+        >>> method = fozo.Align(model, statistics)
         >>> logits = method(batch)
         >>> method.metrics()
         {'shift': 0.65..., 'effective_sample_size': ..., 'skipped': 0.0, 'fallbacks': 0.0}
     """
 
     PRESETS: ClassVar = {"default": AlignConfig()}
+    CHANGEABLE: ClassVar = frozenset({"slots"})
 
     def prepare(self) -> None:
         config = self.config
         head = self.engine.head()
         spec = self.engine.spec
-        self.equaliser = Equaliser(self.source, self.engine, config.equaliser_strength, RetrievalConfig())
-        self._clean = CleanTokens(self.source, head, spec)
+        self.equaliser = Equaliser(self.statistics, self.engine, config.equaliser_strength, RetrievalConfig())
+        self._clean = CleanTokens(self.statistics, head, spec)
         if "matrices" not in self.engine.abilities or not config.covariance_strength:
             self._clean.moments = None
-        self._centre = ContentShift(self.source, head, config.centre_images or 1.0)
+        self._centre = ContentShift(self.statistics, head, config.centre_images or 1.0)
         self.parameters = (2 * spec.depth + spec.head_width) * spec.dim
 
     def init(self) -> AlignState:
@@ -312,10 +313,10 @@ class Align(Method[AlignConfig, AlignState]):
 
     def _noise_excess(self, slot: Slot, noise: Array) -> float | None:
         """How much noisier the domain is than clean images, where that is known."""
-        if self.source.noise is None:
+        if self.statistics.noise is None:
             return None
         count = len(noise)
-        return float((slot.images * slot.noise + noise.sum()) / (slot.images + count)) - self.source.noise
+        return float((slot.images * slot.noise + noise.sum()) / (slot.images + count)) - self.statistics.noise
 
     def _plain_logits(self, batch: Batch) -> Floats:
         """Predict images without adaptation; logits that are not finite even then are refused."""

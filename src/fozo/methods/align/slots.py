@@ -110,12 +110,13 @@ def nearest(slots: tuple[Slot, ...], mean: Array, variance: Array) -> int | None
 
 
 def with_room(slots: tuple[Slot, ...], most: int) -> tuple[Slot, ...]:
-    """Drop the least recently used slot where there is no room for another; strays first."""
-    if len(slots) < most:
-        return slots
-    strays = [index for index, slot in enumerate(slots) if slot.images < STRAY_IMAGES]
-    dropped = strays[0] if strays else 0
-    return slots[:dropped] + slots[dropped + 1 :]
+    """Drop the least recently used slots until there is room for another; strays first."""
+    kept = slots
+    while len(kept) >= most:
+        strays = [index for index, slot in enumerate(kept) if slot.images < STRAY_IMAGES]
+        dropped = strays[0] if strays else 0
+        kept = kept[:dropped] + kept[dropped + 1 :]
+    return kept
 
 
 def with_heavy_room(slots: tuple[Slot, ...], seen: int) -> tuple[Slot, ...] | None:

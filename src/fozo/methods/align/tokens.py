@@ -34,7 +34,7 @@ import numpy.typing as npt
 
 from fozo.core.descriptor import Single
 from fozo.core.moments import shrinkage
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 from fozo.core.tokens import displacement, pooled_moments, transport
 from fozo.methods.align.slots import HALF_LIFE, Covariances, Half, Slot
 from fozo.types import NO_KNOBS, Affine, Array, Floats, Knobs, Move, Spec
@@ -82,7 +82,7 @@ class Layers:
 class CleanTokens:
     """What clean images say of the tokens of a model, ready to move those of a slot."""
 
-    def __init__(self, source: SourceStatistics, head: Affine, spec: Spec) -> None:
+    def __init__(self, source: Statistics, head: Affine, spec: Spec) -> None:
         regression = source.regression()
         self.spec = spec
         self.class_content = source.content.basis.vectors(head) - regression.mean
