@@ -61,7 +61,7 @@ class Statistics(Measured):
     def __post_init__(self) -> None:
         """Refuse parts of different images or models."""
         parts = {name: getattr(self, name) for name in self.PARTS}
-        if {part.count for part in parts.values()} != {self.content.count}:
+        if {moments.count for moments in parts.values()} != {self.content.count}:
             raise ValueError("their parts are of different numbers of images")
         if len({parts[name].mean.shape for name in self.TOKENS}) != 1:
             raise ValueError("their tokens are of different models")

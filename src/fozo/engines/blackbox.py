@@ -127,8 +127,8 @@ class BlackBoxEngine(EngineBase):
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         """Run the model, which has logits and nothing else to report."""
         other = [tap.value for tap in taps if tap is not Tap.LOGITS]
-        turned = any(knob is not None for knob in vars(knobs).values())
-        if other or turned:
+        has_knobs = any(knob is not None for knob in vars(knobs).values())
+        if other or has_knobs:
             what = f"{other[0]!r} cannot be read" if other else "its tokens cannot be moved"
             raise FozoError(
                 f"{self.spec.name} is a black box, so {what}; use a method that needs only images or logits"

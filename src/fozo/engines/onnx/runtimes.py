@@ -22,8 +22,9 @@ import onnxruntime
 
 from fozo.core.normalisation import check_images
 from fozo.engines.base import HeadEngine, foreign
+from fozo.engines.blackbox import to_numpy
 from fozo.engines.onnx import schema
-from fozo.engines.onnx.rows import Execute, Float32, Rows, Shapes
+from fozo.engines.onnx.rows import Execute, Float32, Rows, Shapes, filled
 from fozo.errors import FozoError, check_counts
 from fozo.io.system import usable_cpus
 from fozo.types import NO_KNOBS, Affine, Batch, Engine, Floats, Images, Knobs, Move, Spec, Tap, Taps, Threads
@@ -146,8 +147,7 @@ class GraphEngine(HeadEngine):
 
     def check(self, images: Images) -> GraphBatch:
         check_images(images, self.spec, self._warned)
-        array = images if isinstance(images, np.ndarray) else images.detach().cpu().float().numpy()
-        return GraphBatch(np.ascontiguousarray(array, dtype=np.float32))
+        return GraphBatch(np.ascontiguousarray(to_numpy(images), dtype=np.float32))
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         spec = self.spec
@@ -391,15 +391,14 @@ class ForeignGraph:
 
     def _in_parts(self, x: Floats, size: int) -> list[Floats]:
         """Run a file of a fixed batch; the last part is filled up with its last image."""
-        parts = []
+        answers = []
         for start in range(0, len(x), size):
-            part = x[start : start + size]
-            filled = np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)])
-            outputs = self._run(filled)
+            rows = x[start : start + size]
+            outputs = self._run(filled(rows, size))
             if any(np.ndim(output) == 0 or len(output) != size for output in outputs):
                 raise FozoError(
                     f"{self.path} takes {size} images at a time, and what it returns cannot be put together; give it "
                     f"batches of {size}"
                 )
-            parts.append([output[: len(part)] for output in outputs])
-        return [np.concatenate(column) for column in zip(*parts, strict=True)]
+            answers.append([output[: len(rows)] for output in outputs])
+        return [np.concatenate(column) for column in zip(*answers, strict=True)]
