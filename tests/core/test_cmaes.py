@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 
 from fozo.core.cmaes import CMAES, decomposed
-from tests.core.test_optimizer import sphere
+from fozo.types import Array
+
+
+def sphere(points: Array) -> Array:
+    return np.asarray(np.square(points - 0.3).reshape(len(points), -1).sum(axis=1))
 
 
 def search(population: int = 6, keep_best: bool = True, seed: int = 0) -> CMAES:
