@@ -31,6 +31,7 @@ from fozo.data.corruptions import KINDS
 from fozo.errors import FozoError
 from fozo.methods import registry
 from fozo.methods.registry import list_methods, method_class
+from tests.refusals import refuses
 
 RESULTS = Path(__file__).parents[2] / "results"
 ANY = Setting("vit.safetensors")
@@ -38,8 +39,7 @@ ANY = Setting("vit.safetensors")
 
 def test_recipes_are_found_by_name() -> None:
     assert load_recipe("tableC1") == load_recipe("FIGURE1") == load_recipe("figure1")
-    with pytest.raises(FozoError, match=r"no recipe 'table9'; choose from ablation.*figure1.*\.toml"):
-        load_recipe("table9")
+    refuses(r"no recipe 'table9'; choose from ablation.*figure1.*\.toml", load_recipe, "table9")
 
 
 @pytest.mark.parametrize("name", names())
@@ -105,8 +105,12 @@ def test_experiments_of_a_recipe() -> None:
     assert {e.stream.data for e in found} == {"clean"}
     assert {e.stream.data for e in recipe.experiments(ANY)} == {"imagenet-c"}
     assert len({e.hash for e in load_recipe("table4").experiments(ANY)}) == 18
-    with pytest.raises(FozoError, match=r"table1 has no row of the method 'tent'; .*; --method tent adds one$"):
-        recipe.experiments(ANY, methods=("tent",))
+    refuses(
+        r"table1 has no row of the method 'tent'; .*; --method tent adds one$",
+        recipe.experiments,
+        ANY,
+        methods=("tent",),
+    )
     behind = load_recipe("unseen").experiments(Setting("vit_tiny.safetensors"), labels=("Auto levels + NEO (tuned)",))
     assert [(e.method, e.options, e.stream.severity) for e in behind] == [
         ("autolevels+neo", {"average": "ema", "rate": 0.8}, 3)
@@ -129,8 +133,7 @@ def test_table3_quantises_weights_and_runs_an_onnx_file_as_it_is() -> None:
     recipe = load_recipe("table3")
     assert {e.quantise for e in recipe.experiments(ANY)} == {"ptq4vit8"}
     assert {e.quantise for e in recipe.experiments(Setting("vit.int8.onnx"))} == {""}
-    with pytest.raises(FozoError, match="choose from ptq4vit4, ptq4vit6, ptq4vit8"):
-        replace(recipe.rows[0], quantise="int8")
+    refuses("choose from ptq4vit4, ptq4vit6, ptq4vit8", replace, recipe.rows[0], quantise="int8")
 
 
 @pytest.mark.parametrize("name", ["quick", "streams", "narrow", "evidence", "unseen"])
@@ -334,15 +337,13 @@ def test_a_recipe_of_a_user(tmp_path: Path) -> None:
 def test_a_bad_recipe_is_refused_in_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
     file = tmp_path / "bad.toml"
     file.write_text(text)
-    with pytest.raises(FozoError, match=sentence):
-        load_recipe(str(file))
+    refuses(sentence, load_recipe, str(file))
 
 
 def test_rows_have_different_labels_and_files_exist(tmp_path: Path) -> None:
     with pytest.raises(FozoError, match="two rows labelled 'a'"):
         Recipe("r", "r", (Experiment("a", "fozo"), Experiment("a", "foa")))
-    with pytest.raises(FozoError, match="there is no file"):
-        load_recipe(str(tmp_path / "none.toml"))
+    refuses("there is no file", load_recipe, str(tmp_path / "none.toml"))
 
 
 def test_scenarios_take_what_they_have() -> None:

@@ -13,9 +13,9 @@ import fozo
 from fozo.bench.plan import load_recipe
 from fozo.cli import app, options
 from fozo.cli.options import Progress
-from fozo.errors import FozoError
 from tests.cli.conftest import Call
 from tests.helpers import REPO
+from tests.refusals import refuses
 
 
 def test_the_version(call: Call) -> None:
@@ -59,8 +59,7 @@ def test_values() -> None:
         {"a": "b=c"},
     ]  # fmt: skip
     for wrong in ("passes", "passes="):
-        with pytest.raises(FozoError, match="give NAME=VALUE"):
-            options.read_options([wrong])
+        refuses("give NAME=VALUE", options.read_options, [wrong])
 
 
 def test_quiet_is_asked_for_before_the_command(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from fozo.data.live import LiveFrames
 from fozo.errors import FozoError
 from tests.cli.conftest import Call
 from tests.io.test_notices import receiver, until
+from tests.refusals import refuses
 from tests.serve.conftest import config, foggy, reference, running
 from tests.serve.conftest import frames as pictures
 
@@ -73,8 +74,7 @@ def test_a_frame_of_a_folder_is_sent_until_it_is_taken_and_one_of_a_camera_once(
     monkeypatch.setattr(feed, "FIRST_PAUSE", 0.001)
     with receiver(503, 503, 400) as (url, bodies), closing(feed.Server(url.partition("/hook")[0], "a")) as server:
         assert server.send(b"frame", again=False) == "" and len(bodies) == 1
-        with pytest.raises(FozoError, match="refuses: it answered 400"):
-            server.send(b"frame", again=True)
+        refuses("refuses: it answered 400", server.send, b"frame", again=True)
     assert [body for _, body in bodies] == [b"frame"] * 3 and server.sent == 0
     assert "the next try is in 0.001 s" in capsys.readouterr().err
 
@@ -112,8 +112,7 @@ def test_a_number_that_no_camera_has_is_an_error_and_not_waited_for(monkeypatch:
         yield PIXELS, 0.0
 
     monkeypatch.setattr(live, "video_frames", video_frames)
-    with pytest.raises(FozoError, match="camera 77"):
-        next(frames("77"))
+    refuses("camera 77", next, frames("77"))
 
 
 def test_a_video_behind_an_address_is_read(tmp_path: Path) -> None:

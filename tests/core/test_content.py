@@ -12,9 +12,9 @@ from fozo.core.content import DIMENSIONS, ContentBasis, ContentMoments, ContentR
 from fozo.core.moments import Moments
 from fozo.core.statistics import Statistics
 from fozo.engines.torch_engine import TorchEngine
-from fozo.errors import FozoError
 from fozo.types import Affine, Array
 from tests.helpers import SMALL, random_images, random_vit
+from tests.refusals import refuses
 
 SUBSET = [5, 1, 3]
 
@@ -187,7 +187,5 @@ def test_statistics_of_different_heads_are_not_merged() -> None:
     images = random_images(8)
     some, others = (fozo.calibrate(TorchEngine(vit, classes=classes), [images]) for classes in (SUBSET, [0, 2, 4]))
     for other in (others, fozo.calibrate(TorchEngine(vit), [images])):
-        with pytest.raises(FozoError, match="different heads of one model; collect them again"):
-            some.merge(other)
-        with pytest.raises(FozoError, match="different heads of one model; collect them again"):
-            some.blend(other)
+        refuses("different heads of one model; collect them again", some.merge, other)
+        refuses("different heads of one model; collect them again", some.blend, other)

@@ -14,6 +14,7 @@ from fozo.errors import FozoError
 from fozo.state import leaves, rebuild, same
 from fozo.types import Array
 from tests.helpers import invented_source, random_images, random_vit
+from tests.refusals import refuses
 
 
 def test_they_survive_a_file_and_serve_only_their_model(
@@ -24,14 +25,11 @@ def test_they_survive_a_file_and_serve_only_their_model(
     assert same(loaded, source)
     fozo.FOZO(engine, loaded)
     other = fozo.load_engine(random_vit(seed=1))
-    with pytest.raises(FozoError, match="collect them again"):
-        fozo.FOZO(other, loaded)
+    refuses("collect them again", fozo.FOZO, other, loaded)
     with pytest.raises(FozoError, match="collect them again"):
         fozo.calibrate(other, [np.zeros((2, *other.spec.image_shape), np.float32)]).merge(source)
-    with pytest.raises(FozoError, match="no file"):
-        Statistics.load(tmp_path / "none")
-    with pytest.raises(FozoError, match="cannot write"):
-        source.save(tmp_path / "missing" / "stats")
+    refuses("no file", Statistics.load, tmp_path / "none")
+    refuses("cannot write", source.save, tmp_path / "missing" / "stats")
 
 
 @pytest.mark.parametrize(
@@ -47,8 +45,7 @@ def test_they_survive_a_file_and_serve_only_their_model(
 def test_values_that_no_clean_images_give_are_refused(source: Statistics, path: str, value: Any) -> None:
     values = dict(leaves(source))
     assert path in values
-    with pytest.raises(FozoError, match="damaged"):
-        rebuild(Statistics, {**values, path: value})
+    refuses("damaged", rebuild, Statistics, {**values, path: value})
 
 
 def test_statistics_of_another_form_are_refused_by_the_model(engine: fozo.Engine, source: Statistics) -> None:
@@ -60,8 +57,7 @@ def test_statistics_of_another_form_are_refused_by_the_model(engine: fozo.Engine
             source.content, cross={**source.content.cross, "descriptor": source.content.cross["descriptor"][:, 1:]}
         ),
     )
-    with pytest.raises(FozoError, match=r"image features.*collect them again"):
-        fozo.create("align", engine, narrower)
+    refuses(r"image features.*collect them again", fozo.create, "align", engine, narrower)
 
 
 LAYERS, DIM = 3, 200

@@ -7,6 +7,7 @@ import pytest
 import fozo
 from fozo.errors import FozoError
 from tests.helpers import random_vit
+from tests.refusals import refuses
 
 
 def test_an_engine_is_returned_as_it_is(engine: fozo.Engine) -> None:
@@ -20,8 +21,7 @@ def test_an_engine_is_returned_as_it_is(engine: fozo.Engine) -> None:
 def test_options_for_an_engine_are_refused_and_not_ignored(engine: fozo.Engine, options: dict[str, Any]) -> None:
     (name,) = options
     for refused in ({"options": fozo.LoadOptions(**options)}, options):
-        with pytest.raises(FozoError, match=f"{name}= cannot be given here: this is an engine already"):
-            fozo.load_engine(engine, **refused)
+        refuses(f"{name}= cannot be given here: this is an engine already", fozo.load_engine, engine, **refused)
 
 
 def test_changes_come_on_top_of_options() -> None:
@@ -48,5 +48,4 @@ def test_bad_options_say_what_is_wrong(options: dict[str, Any], sentence: str) -
 
 
 def test_a_timm_name_needs_its_tag() -> None:
-    with pytest.raises(FozoError, match="name the full tag"):
-        fozo.load_engine("timm:vit_tiny_patch16_224")
+    refuses("name the full tag", fozo.load_engine, "timm:vit_tiny_patch16_224")

@@ -13,6 +13,7 @@ from fozo.engines.walk import MatrixMove
 from fozo.errors import FozoError
 from fozo.types import Tap
 from tests.helpers import KNOBS, SMALL, VARIANTS, naive, random_images, random_knobs, random_vit, run
+from tests.refusals import refuses
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -102,8 +103,7 @@ def test_normalise_uses_the_models_own_mean_and_std() -> None:
     np.testing.assert_allclose(images[0, :, 0, 0], [1.0, 2.0, 0.5])
     with pytest.raises(FozoError, match="pass mean= and std="):
         fozo.load_engine(random_vit()).spec.normalise(pixels)
-    with pytest.raises(FozoError, match="uint8 images of shape"):
-        engine.spec.normalise(pixels[:, :8])
+    refuses("uint8 images of shape", engine.spec.normalise, pixels[:, :8])
 
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS))

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from fozo.errors import FozoError
 from fozo.io import notices
 from fozo.io.notices import Notices, Webhook, follow
+from tests.refusals import refuses
 
 EVENT = {"name": "drift", "image": 61, "time": 5.0, "text": "drift since image 58", "metrics": {"drift_ratio": 2.5}}
 NOTICE = {"model": "gates", "camera": "gate-3", "event": EVENT}
@@ -109,8 +109,7 @@ def test_a_receiver_that_never_answers_holds_nobody_up_and_a_bounded_number_wait
     ],
 )
 def test_wrong_addresses_are_refused_before_any_work(address: str, sentence: str) -> None:
-    with pytest.raises(FozoError, match=sentence):
-        Notices.open([address])
+    refuses(sentence, Notices.open, [address])
 
 
 def test_a_problem_lasts_from_its_event_to_the_one_that_ends_it() -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 
 import fozo
 from fozo.methods.frames import FrameAdapter, floats, picture
+from tests.refusals import refuses
 
 HAZE = 0.25
 LIGHT = 120
@@ -212,8 +213,7 @@ def test_what_an_equaliser_learnt_is_a_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(front(faint), fozo.Equaliser(clean)(faint))
     for wrong, words in ((clean[:16], "sizes='64x48 px, 32x32 px'"), (clean, "strength")):
         refusing = fozo.Equaliser(wrong, strength=0.5)
-        with pytest.raises(fozo.FozoError, match=words):
-            refusing.restore(tmp_path / "camera.state")
+        refuses(words, refusing.restore, tmp_path / "camera.state")
         np.testing.assert_array_equal(refusing(faint), fozo.Equaliser(wrong, strength=0.5)(faint))
 
 
@@ -246,8 +246,7 @@ def test_a_file_that_reads_blue_first(tmp_path: Path) -> None:
     graph = helper.make_graph([node], "means", ends[:1], ends[1:])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), tmp_path / "m.onnx")
     frames = scenes(8)
-    with pytest.raises(fozo.FozoError, match="is for a function of frames"):
-        fozo.adapter(tmp_path / "m.onnx", frames, channels="bgr")
+    refuses("is for a function of frames", fozo.adapter, tmp_path / "m.onnx", frames, channels="bgr")
     engine: Any = fozo.load_engine(tmp_path / "m.onnx", channels="bgr", mean=0, std=1 / 255)
     rgb = engine.spec.normalise(np.ascontiguousarray(frames[:1, ..., ::-1]))
     np.testing.assert_allclose(np.asarray(engine.answer(engine.check(rgb))).ravel(), frames[0].mean((0, 1)), rtol=1e-4)

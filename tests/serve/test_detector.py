@@ -14,6 +14,7 @@ from fozo.engines.load import LoadOptions
 from fozo.monitor import Reference
 from fozo.serve.app import InferenceServer
 from fozo.serve.config import ModelConfig, ServeConfig
+from tests.refusals import refuses
 from tests.serve.conftest import NAME, foggy, running
 from tests.serve.test_cameras import header
 from tests.serve.test_server import ask
@@ -165,8 +166,7 @@ def test_what_json_cannot_say_is_sent_as_bytes(tmp_path: Path) -> None:
 def test_an_output_with_a_name_of_the_server_is_refused_at_the_start(tmp_path: Path, name: str) -> None:
     model = stand_in(tmp_path / "m.onnx", other=name)
     config = ServeConfig((ModelConfig(NAME, str(model), method="noadapt"),))
-    with pytest.raises(fozo.FozoError, match=f"an output is called {name}"):
-        InferenceServer(config)
+    refuses(f"an output is called {name}", InferenceServer, config)
 
 
 def test_a_detector_without_a_front_end(tmp_path: Path) -> None:

@@ -83,18 +83,6 @@ def test_an_operator_is_told_what_strangers_could_do() -> None:
     assert "fewer than 16" in exposures(config(token="a"), "127.0.0.1")[0]
 
 
-def test_it_says_when_there_is_no_proxy() -> None:
-    command = [sys.executable, "-m", "fozo", "serve", str(MODEL), "--statistics", str(STATS), "--port", "0"]
-    with subprocess.Popen(
-        [*command, "--host", "0.0.0.0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdout is not None
-        assert "0.0.0.0" in server.stdout.readline()
-        server.terminate()
-        errors = server.communicate(timeout=60)[1]
-    assert errors.count("without a proxy") == 1
-
-
 def corrupt(tag: int) -> bytes:
     """A JPEG whose EXIF data have a tag that is not there: Pillow warns of each."""
     exif = b"Exif\0\0II*\0" + struct.pack("<IHHHIII", 8, 1, tag, 1, 999, 9, 0)
@@ -102,27 +90,18 @@ def corrupt(tag: int) -> bytes:
     return whole[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + whole[20:]
 
 
-def test_warnings_of_pictures_do_not_fill_the_log() -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "fozo",
-        "serve",
-        str(MODEL),
-        "--statistics",
-        str(STATS),
-        "--name",
-        NAME,
-        "--port",
-        "0",
-    ]
+def test_the_log_says_that_there_is_no_proxy_and_nothing_of_strangers_pictures() -> None:
+    files = [str(MODEL), "--statistics", str(STATS), "--name", NAME]
+    command = [sys.executable, "-m", "fozo", "serve", *files, "--port", "0", "--host", "0.0.0.0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        port = int(server.stdout.readline().rpartition(":")[2])
+        address = server.stdout.readline()
+        port = int(address.rpartition(":")[2])
         for tag in range(60_000, 60_010):
             assert httpx.post(f"http://127.0.0.1:{port}{PATH}", content=corrupt(tag), headers=PNG).status_code == 200
         server.terminate()
         errors = server.communicate(timeout=60)[1]
+    assert "0.0.0.0" in address and errors.count("without a proxy") == 1
     assert "tag" not in errors and "Warning" not in errors
 
 

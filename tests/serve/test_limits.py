@@ -22,6 +22,7 @@ from fozo.errors import FozoError
 from fozo.serve.decoding import SMALL_PICTURE, Decoder, Decoders, pixels_here
 from fozo.serve.limits import Refused
 from fozo.serve.protocol import InferRequest, Limits, Tensor, read_request, working_pixels
+from tests.refusals import refuses
 from tests.serve.conftest import NAME, config, running, until
 from tests.serve.test_protocol import LIMITS, SPEC, body
 
@@ -169,8 +170,7 @@ def test_a_picture_that_takes_too_long_is_ended(kind: str, decoders: Decoders, m
     monkeypatch.setattr("fozo.serve.decoding.DECODING_SECONDS", 1)
     limits = replace(LIMITS, pixels=1 << 26, decoders=decoders)
     request = request_of((HOSTILE[kind],))
-    with pytest.raises(FozoError, match="picture 0 of the request takes more than 1 s"):
-        request.images(SPEC, limits)
+    refuses("picture 0 of the request takes more than 1 s", request.images, SPEC, limits)
     assert replace(request, tensor=(encoded(400, "JPEG", progressive=True),)).images(SPEC, limits).shape == (
         1,
         28,
@@ -191,8 +191,7 @@ def test_memory_of_a_picture_is_limited(decoders: Decoders) -> None:
     decoders.memory = 16 << 20
     request = request_of((encoded(5000),))
     limits = replace(LIMITS, pixels=1 << 26, decoders=decoders)
-    with pytest.raises(FozoError, match="picture 0 of the request"):
-        request.images(SPEC, limits)
+    refuses("picture 0 of the request", request.images, SPEC, limits)
     assert replace(request, tensor=(noise(200),)).images(SPEC, limits).shape == (1, 28, 28, 1)
 
 
@@ -236,8 +235,7 @@ def test_what_may_take_long_is_not_decoded_here() -> None:
 def test_other_formats_are_refused(form: str) -> None:
     """Pillow decodes them in Python, at least in part."""
     request = request_of((encoded(28, form),))
-    with pytest.raises(FozoError, match="picture 0 of the request is not a JPEG, PNG or WebP"):
-        request.images(SPEC, LIMITS)
+    refuses("picture 0 of the request is not a JPEG, PNG or WebP", request.images, SPEC, LIMITS)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 65_000, 1), (1, 3000, 10, 1)])
@@ -245,8 +243,7 @@ def test_arrays_are_as_long_as_pictures_may_be(shape: tuple[int, ...], monkeypat
     """One pixel high, an array was resized to 16 million columns."""
     monkeypatch.setattr("fozo.serve.protocol.fit", lambda *_: pytest.fail("it was resized"))
     request = request_of(np.zeros(shape, np.uint8))
-    with pytest.raises(FozoError, match="more than 100 times as long as wide"):
-        request.images(SPEC, LIMITS)
+    refuses("more than 100 times as long as wide", request.images, SPEC, LIMITS)
 
 
 def test_resizing_counts_the_larger_of_the_pixels_before_and_after() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fozo.errors import FozoError
 from tests.helpers import REPO
 from tests.ray_process import run_cases
+from tests.refusals import refuses
 from tests.serve.conftest import MODEL, NAME, STATS, config
 
 NEEDED = ("ray", "fastapi", "grpc")
@@ -48,12 +48,9 @@ def test_an_application_is_made_of_a_file(tmp_path: Path) -> None:
     path.write_text(f'state = "cameras"\n[models.fashion]\nmodel = "{MODEL}"\nstatistics = "{STATS}"\n')
     assert from_file({"config": str(path), "servers": "3", "cpus": "0.5"}) is not None
     for wrong in ({}, {"config": str(path), "server": "3"}, {"config": str(path), "servers": "three"}):
-        with pytest.raises(FozoError, match="give"):
-            from_file(wrong)
-    with pytest.raises(FozoError, match="give state"):
-        application(config())
-    with pytest.raises(FozoError, match="servers is 0"):
-        application(config(tmp_path), servers=0)
+        refuses("give", from_file, wrong)
+    refuses("give state", application, config())
+    refuses("servers is 0", application, config(tmp_path), servers=0)
 
 
 def test_a_replica_reads_nothing_before_it_has_checked_the_token(
@@ -80,5 +77,4 @@ def test_a_replica_reads_nothing_before_it_has_checked_the_token(
 def test_without_ray_one_sentence_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "fozo.serve.ray", raising=False)
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(FozoError, match=r"pip install 'fozo\[ray-serve\]'"):
-        __import__("fozo.serve.ray")
+    refuses(r"pip install 'fozo\[ray-serve\]'", __import__, "fozo.serve.ray")

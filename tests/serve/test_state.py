@@ -24,6 +24,7 @@ from fozo.serve.config import ServeConfig
 from fozo.serve.limits import Refused
 from fozo.serve.store import STATE_FILE, CameraInUse, StateFolder, folder_name
 from fozo.state import State, read_state, save
+from tests.refusals import refuses
 from tests.serve.conftest import NAME, config, foggy, frames, running, until
 from tests.serve.test_cameras import close, header, logits, pool, post, send
 from tests.serve.test_limits import FRAME, PATH, PNG
@@ -324,8 +325,7 @@ def test_a_folder_that_cannot_be_locked_is_not_with_another_server(
 
     monkeypatch.setattr(os, "open", refused)
     if not shared:
-        with pytest.raises(fozo.FozoError, match="Read-only file system"):
-            InferenceServer(config(tmp_path))
+        refuses("Read-only file system", InferenceServer, config(tmp_path))
         return
     with pool(config(tmp_path, shared=True)) as submit:
         with pytest.raises(Refused, match="Read-only file system") as caught:
@@ -335,8 +335,7 @@ def test_a_folder_that_cannot_be_locked_is_not_with_another_server(
 
 def test_a_link_as_a_lock_is_called_so(tmp_path: Path) -> None:
     (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(fozo.FozoError, match="symbolic links"):
-        InferenceServer(config(tmp_path))
+    refuses("symbolic links", InferenceServer, config(tmp_path))
 
 
 def test_only_its_user_may_read_a_camera_or_hold_its_lock(tmp_path: Path, reference: Path) -> None:

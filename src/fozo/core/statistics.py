@@ -61,7 +61,7 @@ class Statistics(Measured):
     def __post_init__(self) -> None:
         """Refuse parts of different images or models."""
         parts = {name: getattr(self, name) for name in self.PARTS}
-        if {part.count for part in parts.values()} != {self.content.count}:
+        if {moments.count for moments in parts.values()} != {self.content.count}:
             raise ValueError("their parts are of different numbers of images")
         if len({parts[name].mean.shape for name in self.TOKENS}) != 1:
             raise ValueError("their tokens are of different models")
@@ -175,10 +175,10 @@ class Statistics(Measured):
                 f"these statistics are of images of {self.inputs.low.size} channels, where {spec.name} reads "
                 f"{spec.channels}; collect them again with this model"
             )
-        own = (self.cls.mean.shape, self.pooled.mean.shape, self.descriptor.mean.shape)
-        if own != ((spec.depth, spec.dim), (spec.head_width,), (features,)):
+        shapes = (self.cls.mean.shape, self.pooled.mean.shape, self.descriptor.mean.shape)
+        if shapes != ((spec.depth, spec.dim), (spec.head_width,), (features,)):
             raise FozoError(
-                f"these statistics are of {list(own[0])} tokens, {own[1][0]} pooled and {own[2][0]} image "
+                f"these statistics are of {list(shapes[0])} tokens, {shapes[1][0]} pooled and {shapes[2][0]} image "
                 f"features, where {spec.name} has {[spec.depth, spec.dim]}, {spec.head_width} and {features}; collect "
                 f"them again with this model"
             )

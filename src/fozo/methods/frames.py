@@ -238,7 +238,7 @@ def floats(pictures: Pictures) -> Floats:
     images: Floats = np.empty((len(pictures), 3, *pictures.shape[1:3]), dtype=np.float32)
     for pixels, image in zip(pictures, images, strict=True):
         where = picture(pixels)
-        around = [(part.start, side - part.stop) for part, side in zip(where, pixels.shape[:2], strict=True)]
+        around = [(span.start, side - span.stop) for span, side in zip(where, pixels.shape[:2], strict=True)]
         filled = np.pad(pixels[where], (*around, (0, 0)), mode="symmetric") if np.any(around) else pixels
         image[...] = filled.transpose(2, 0, 1)
     if pictures.dtype == np.uint8:

@@ -197,17 +197,17 @@ def create(
         batch_size: of the stream, which the published learning rates of gradient methods depend on.
     """
     fronts, _, last = name.rpartition("+")
-    made = method_class(last)
-    if batch_size is not None and hasattr(next(iter(made.PRESETS.values())), "batch_size"):
+    last_method = method_class(last)
+    if batch_size is not None and hasattr(next(iter(last_method.PRESETS.values())), "batch_size"):
         options.setdefault("batch_size", batch_size)
     if not fronts:
-        return made(engine, statistics, preset=preset, seed=seed, journal=journal, **options)
+        return last_method(engine, statistics, preset=preset, seed=seed, journal=journal, **options)
     engine = load_engine(engine)
     front = method_class(fronts.rpartition("+")[2])
     if INNER in front.EXTRAS:  # it changes the images that the last one reads
-        behind = made(engine, statistics, preset=preset, seed=seed, journal=None, **options)
+        behind = last_method(engine, statistics, preset=preset, seed=seed, journal=None, **options)
         return create(fronts, engine, statistics, seed=seed, journal=journal, inner=behind)
-    if INNER in made.EXTRAS:  # it changes the logits that the first one returns
+    if INNER in last_method.EXTRAS:  # it changes the logits that the first one returns
         before = create(fronts, engine, statistics, seed=seed)
-        return made(engine, statistics, preset=preset, seed=seed, journal=journal, inner=before, **options)
+        return last_method(engine, statistics, preset=preset, seed=seed, journal=journal, inner=before, **options)
     raise FozoError(f"neither {front.info.name} nor {last} goes around another method; give one that does, such as neo")

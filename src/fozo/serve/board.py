@@ -69,12 +69,12 @@ class Reading:
     @property
     def numbers(self) -> list[float | None]:
         """Drift over its threshold, expected accuracy and its interval, where they are known; rounded, for JSON."""
-        found: list[float | None] = [None] * 4
+        values: list[float | None] = [None] * 4
         if self.status is not None:
-            found[0] = self.status.drift.ratio
+            values[0] = self.status.drift.ratio
             if (expected := self.status.expected) is not None:
-                found[1:] = expected.value, expected.low, expected.high
-        return [rounded(number) for number in found]
+                values[1:] = expected.value, expected.low, expected.high
+        return [rounded(number) for number in values]
 
 
 class Point(NamedTuple):

@@ -47,16 +47,17 @@ RESPONSE_BYTES = 256 << 10
 FRAME_INTERVAL = 1.0  # seconds between two thumbnails of a camera on the page
 
 
-def digest(request: InferRequest) -> str:  # of its images
-    found = hashlib.blake2b(digest_size=16)
+def digest(request: InferRequest) -> str:
+    """Hash the images of a request."""
+    checksum = hashlib.blake2b(digest_size=16)
     if isinstance(request.tensor, tuple):
-        for part in request.tensor:
-            found.update(b"%d " % len(part))
-            found.update(part)
+        for picture in request.tensor:
+            checksum.update(b"%d " % len(picture))
+            checksum.update(picture)
     else:
-        found.update(f"{request.tensor.dtype} {request.tensor.shape}".encode())
-        found.update(np.ascontiguousarray(request.tensor).data)
-    return found.hexdigest()
+        checksum.update(f"{request.tensor.dtype} {request.tensor.shape}".encode())
+        checksum.update(np.ascontiguousarray(request.tensor).data)
+    return checksum.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,8 @@ class Camera:
         self.unsaved = 0
         self._create = create
         self._responses = ResponseCache()
-        self._lock, self._closed = threading.Lock(), False  # held while it learns
+        self._lock = threading.Lock()  # held while it learns
+        self._closed = False
         self._frame: npt.NDArray[Any] | None = None
         self._framed = -FRAME_INTERVAL
         self._use(*create(self.events.append))
@@ -221,7 +223,7 @@ class Camera:
             # A fresh method takes over only if it does not refuse the images.
             method, monitor = self._create(self.events.append) if request.start else (self.method, self.monitor)
             with working():
-                found: Any = method(images)
+                predicted: Any = method(images)
             if request.start:
                 self.detach()
                 self._use(method, monitor)
@@ -232,7 +234,7 @@ class Camera:
             count = len(images) if images.ndim == 4 else 1
             self.images += count
             self.unsaved += count
-            outputs = found if isinstance(found, dict) else {LOGITS: np.asarray(found, dtype=np.float32)}
+            outputs = predicted if isinstance(predicted, dict) else {LOGITS: np.asarray(predicted, dtype=np.float32)}
             response = self._response(count, outputs)
             if key is not None:
                 self._responses.add(key, response)
@@ -326,14 +328,14 @@ def pass_outputs_through(engine: BlackBoxEngine, batch: Batch) -> protocol.Outpu
         return answer if isinstance(answer, dict) else {names[0]: answer}
 
     engine.model = by_name
-    found = dict[str, tuple[str, list[int]]]()
+    described = dict[str, tuple[str, list[int]]]()
     for name, array in cast("dict[str, Any]", engine.answer(batch)).items():
         if name in protocol.MONITORED:
             raise FozoError(f"an output is called {name}, as one of the server's own; give it another name")
         shape = list(engine.outputs[name])
         kept = len(shape) == np.ndim(array) > 0
-        found[name] = protocol.datatype(array), [-1, *shape[1:]] if kept else [-1] * np.ndim(array)
-    return found
+        described[name] = protocol.datatype(array), [-1, *shape[1:]] if kept else [-1] * np.ndim(array)
+    return described
 
 
 class ServedModel:

@@ -26,6 +26,7 @@ from fozo.testing import check_engine
 from fozo.types import Knobs, Tap, taps_of
 from tests.engines.onnx import zoo
 from tests.engines.onnx.zoo import images, random_knobs
+from tests.refusals import refuses
 
 OWN = {  # those that fozo converts to its own ViT, too
     "timm ViT", "timm ViT, mean of patches without CLS", "timm ViT, attention pooling (SigLIP)",
@@ -128,8 +129,7 @@ def test_a_fixed_number_of_tokens_takes_no_prompts(written: Callable[..., Path])
     source = fozo.calibrate(engine, [images(8)])
     with pytest.raises(FozoError, match="fixed number of tokens"):
         engine.run(engine.check(images()), Knobs(prompts=np.zeros((1, 2, zoo.WIDTH))))
-    with pytest.raises(FozoError, match="no fixed number of tokens, as fozo export writes it"):
-        fozo.FOZO(engine, source)
+    refuses("no fixed number of tokens, as fozo export writes it", fozo.FOZO, engine, source)
     assert not {"fozo", "foa"} & set(fozo.describe_model(engine).methods)
     for method in ("align", "neo", "t3a", "lame", "gain"):
         assert fozo.create(method, engine, source)(images()).shape == (3, zoo.CLASSES)
@@ -189,8 +189,7 @@ def test_options_are_those_of_other_graphs(written: Callable[..., Path]) -> None
     np.testing.assert_allclose(
         blue_first.run(blue_first.check(reversed_images))[Tap.LOGITS], plain.run(plain.check(images()))[Tap.LOGITS]
     )
-    with pytest.raises(FozoError, match=r"takes images of \(32, 32\), not of \(64, 64\)"):
-        fozo.load_engine(path, image_size=64)
+    refuses(r"takes images of \(32, 32\), not of \(64, 64\)", fozo.load_engine, path, image_size=64)
 
 
 def test_openvino_runs_it_too(written: Callable[..., Path]) -> None:

@@ -33,7 +33,7 @@ from fozo.engines.onnx.schema import (
     model_fingerprint,
 )
 from fozo.engines.onnx.stream import QUANTISERS, Probe, Stream, find_stream, unfused
-from fozo.engines.tokens import NoTokensError
+from fozo.engines.tokens import NoTokensError, check_reach
 from fozo.types import SAMPLED_TOKENS, Floats, Knobs, Move, Spec, Tap, taps_of
 
 LEAST_OPSET = 10  # the first whose Slice takes its bounds as inputs
@@ -44,7 +44,6 @@ TOLERANCE = 1e-5
 """By how much logits may differ, as a part of the largest one: a runtime fuses the two graphs differently."""
 HALF_TOLERANCE = 2e-2
 INT8_TOLERANCE = 0.15
-MOVED = 1e-3  # a tap that differs by less than this part of its deviation has not been moved
 END = 1 << 62
 BRANCHES = {"If", "Loop", "Scan"}
 
@@ -371,16 +370,7 @@ class Proof:
         self._check_taps(taps)
         for block in {0, *self.spec.aligned, self.spec.depth - 1}:
             self._check_move(engine, block)
-        depth = self.spec.depth
-        shift = np.zeros((depth, 1, depth, self.spec.dim), np.float32)
-        for block in range(depth):
-            deviation = np.sqrt(taps[Tap.PATCH_VARIANCE][0, 0, block].mean())
-            shift[block, 0, block] = deviation * self.numbers.standard_normal(self.spec.dim)
-        moved = engine.run(batch, Knobs(patches=Move(np.ones_like(shift), shift)), (Tap.PATCH_MEAN,))[Tap.PATCH_MEAN]
-        difference = np.abs(moved - taps[Tap.PATCH_MEAN])[:, 0].max(axis=-1)  # [moved block, tap]
-        reached = difference > MOVED * np.sqrt(taps[Tap.PATCH_VARIANCE][0, 0].mean(axis=-1))
-        if not np.array_equal(reached, np.triu(np.ones((depth, depth), bool), 1)):
-            raise NoTokensError("a move does not reach exactly the blocks after it")
+        check_reach(engine, batch, taps)
 
     def _check_taps(self, taps: dict[Tap, Floats]) -> None:
         depth = self.spec.depth
@@ -425,13 +415,13 @@ class Proof:
             noise = self.numbers.standard_normal(identity.shape) / self.spec.dim**0.5
             matrices[0, 0, block - self.spec.aligned.start] += 0.3 * noise
             moved[:, prefix:] = moved[:, prefix:] @ matrices[0, 0, block - self.spec.aligned.start]
-        for part in (slice(0, int(self.spec.class_token)), slice(prefix, None)):
+        for which in (slice(0, int(self.spec.class_token)), slice(prefix, None)):
             scale = np.ones(shape, np.float32)
             shift = np.zeros(shape, np.float32)
             scale[0, 0, block] += 0.2 * self.numbers.standard_normal(self.spec.dim)
             shift[0, 0, block] = tokens.std() * self.numbers.standard_normal(self.spec.dim)
             moves.append(Move(scale, shift))
-            moved[:, part] = moved[:, part] * scale[0, 0, block] + shift[0, 0, block]
+            moved[:, which] = moved[:, which] * scale[0, 0, block] + shift[0, 0, block]
         moved = moved.astype(tokens.dtype)
         (expected,) = self.probe.run([self.stream.head.logits], self.image, dict.fromkeys(faces, moved))
         logits = engine.run(engine.check(self.seen), Knobs(cls=moves[0], patches=moves[1], matrices=matrices))[
