@@ -197,7 +197,7 @@ def adapt_folder(
     exists, and saved in the end. With a ``reference`` a monitor watches.
     """
     header = {"kind": KIND, "version": VERSION, **identity, "images": recording.fingerprint, "batch_size": batch_size}
-    header |= {"labelled": recording.labelled, "state": state and str(state)}
+    header |= {"labelled": recording.labelled, "state": state and os.path.relpath(state, out.parent)}
     now = np.zeros(1)  # times of the images of a batch
     monitor = None if reference is None else Monitor(reference, clock=lambda: now).watch(method)
     log_path = Path(f"{out}{LOG}")
