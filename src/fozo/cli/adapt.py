@@ -45,12 +45,13 @@ def adapt(
     A line is written as soon as its batch is done. OUT.log, beside it, says what each batch gave.
     """
     from fozo.bench.resources import needs
-    from fozo.cli.folder import label_by_folder, read_batches
+    from fozo.cli.folder import compare, label_by_folder, read_batches
     from fozo.cli.folder_run import LOG, adapt_folder
     from fozo.core.statistics import Statistics
     from fozo.data.sets.folder import open_unlabelled
     from fozo.data.streams import LabelledBatch
     from fozo.io import check_output, read_bytes
+    from fozo.methods.common.description import report_model
     from fozo.methods.common.info import NEEDS
     from fozo.methods.common.measured import MEASURED
     from fozo.methods.registry import create
@@ -73,10 +74,13 @@ def adapt(
     live_images = open_unlabelled(images)
     clean_images = None if clean is None else open_unlabelled(clean)
     engine = load_model(model, load)
-    method = method or ("align" if "tokens" in engine.abilities else "equalise")
+    if method is None:
+        method = "align" if "tokens" in engine.abilities else "equalise"
+        report_model(engine)
     labelled = label_by_folder(live_images, engine.spec)
     calibrated_on = clean_images.fingerprint if clean_images is not None and wanted else None
     done = 0
+    latest: LabelledBatch | None = None
     with closing(Progress()) as progress:
 
         def clean_batches() -> Iterator[Floats]:
@@ -86,12 +90,13 @@ def adapt(
                     yield batch.images
 
         def batches(start: int) -> Iterator[LabelledBatch]:
-            nonlocal done
+            nonlocal done, latest
             streamed = read_batches(
                 labelled or live_images, engine, progress, "adapting", batch_size=batch_size, start=start
             )
             for batch in streamed:
                 done = batch.index * batch_size
+                latest = batch
                 yield batch
 
         if "statistics" in wanted and statistics is not None:
@@ -130,4 +135,7 @@ def adapt(
         raise FozoError(
             f"none of the {len(live_images)} images of {images} can be read; check them with fozo data check"
         )
-    print("; ".join(filter(None, [f"{out}: predictions of {run.images} images by {method}", run.summary])))
+    words = ""
+    if "statistics" in options and latest is not None and len(latest.samples):
+        words = compare(latest.images, options["statistics"], engine.spec)
+    print("; ".join(filter(None, [f"{out}: predictions of {run.images} images by {method}", run.summary, words])))
