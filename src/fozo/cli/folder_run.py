@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 from scipy.special import softmax
 
 from fozo.bench.run import SAVE_SECONDS, Checkpoints
-from fozo.cli.folder import Recording
+from fozo.cli.folder import Recording, compare
 from fozo.cli.options import Progress
 from fozo.core.objective import entropies
 from fozo.data.streams import LabelledBatch
@@ -74,6 +74,8 @@ class Findings:
     """What the monitor says at the end of a stream."""
 
     finished: bool = True
+    looks: str = ""
+    """How far the images of the last batch are from clean ones, and what they look like."""
     drift: str = ""
     """What drifted, in words, if anything did."""
     since: int | None = None
@@ -148,9 +150,8 @@ class FolderRun:
             low, high = binomtest(self.correct, self.images).proportion_ci(method="wilson")
             share = f"{100 * self.correct / self.images:.1f} % right by the folders' names"
             parts.append(f"{share} (95 % interval {100 * low:.1f} to {100 * high:.1f})")
-        shifts = self.ends("shift")
-        if shifts:
-            parts.append(f"shift {shifts[0]:.2f} in the first batch, {shifts[1]:.2f} in the last")
+        if self.findings is not None and self.findings.looks:
+            parts.append(self.findings.looks)
         return "; ".join(parts)
 
 
@@ -229,6 +230,7 @@ def adapt_folder(
             else:
                 log.append(header)
             progress("adapting", done * batch_size, len(recording))
+            latest: Floats | None = None
             for batch, now in recording.batches(method.engine.spec, progress, batch_size, done):
                 seen = len(batch.samples)
                 spec = method.engine.spec
@@ -256,13 +258,17 @@ def adapt_folder(
                 if states.due():
                     _sync(file, out, log)
                     states.save(method, batch.index + 1)
+                latest = batch.images if seen else latest
             _sync(file, out, log)
         if state is not None:
             # A checkpoint first: if a kill follows, the run is not begun again from the state at its end.
             states.save(method, len(log) - 1)
             with disk_errors(state):
                 method.save(state)
-        log.append({"finished": True} if monitor is None else asdict(Findings.of(monitor)))
+        findings = Findings() if monitor is None else Findings.of(monitor)
+        known = "statistics" in method.info.needs
+        looks = compare(latest, method.statistics, method.engine.spec) if latest is not None and known else ""
+        log.append(asdict(replace(findings, looks=looks)))
         states.clear()
         return read_folder_run(log.path)
 
