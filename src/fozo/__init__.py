@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fozo.state import State
     from fozo.types import Engine, Knobs, Move, Spec, Tap
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "FOZO", "Align", "Engine", "Equaliser", "FozoError", "Guarded", "Knobs", "LoadOptions", "Method", "MethodInfo",
