@@ -40,7 +40,7 @@ TESTS = {
     "core.noise": "core/test_spsa.py core/test_cmaes.py",
     "core.statistics": "core/test_statistics.py",
     "core.normalisation": "core/test_normalisation.py engines/test_images.py",
-    "monitor.regression": "monitor/test_guarded.py",
+    "monitor.accuracy": "monitor/test_guarded.py",
     "monitor.monitor": "monitor/test_guarded.py monitor/test_monitor.py",
     "monitor.faults": "monitor/test_faults.py",
     "methods.pea": "methods/test_pea.py",

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -25,7 +25,7 @@ from fozo.io.system import without_interrupts
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-Answers = Iterator[tuple[Job, Result | Exception]]
+Answers = Generator[tuple[Job, Result | Exception], None, None]
 
 GRACE = 5.0  # seconds that an interrupted worker has to remove what it has half-written
 LOOK = 60.0  # seconds after which a wait for Ray begins again: one without a limit gives up after 10^6

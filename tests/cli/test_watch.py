@@ -230,32 +230,3 @@ def test_the_table_shows_the_status(camera: Path) -> None:
     console.print(view(monitor, "[red]door"))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "[red]door: 8 images" in text and "drift" in text and "the picture is black" in text
-
-
-def test_folders_are_ranked_by_their_distance_from_clean_images(call: Call, camera: Path, tmp_path: Path) -> None:
-    for number, frame in enumerate(sorted((camera / "live").iterdir())):  # 24 clean ones, then 24 of low contrast
-        folder = tmp_path / ("flat" if number >= 24 else "fine")
-        folder.mkdir(exist_ok=True)
-        shutil.copy2(frame, folder)
-    folders = (tmp_path / "flat", tmp_path / "fine")
-    code, said, error = call("rank", *folders, "--clean", camera / "clean")
-    _, best, worst = said.splitlines()
-    assert code == 0 and re.fullmatch(r"0\.[0-2]\d .*fine \(24 images\): like clean images", best), said + error
-    assert re.fullmatch(r"[1-9]\.\d+ .*flat \(24 images\): .*contrast -\d+ %.*; clean the lens.*", worst), worst
-    reference, stats = tmp_path / "reference.safetensors", ("--statistics", camera / "statistics.safetensors")
-    made = ("--reference", reference, "--clean", camera / "clean")
-    code, _, error = call("watch", MODEL, camera / "live", *stats, *made)
-    assert code == 0, error
-    given = ("--model", MODEL, *stats, "--reference", reference)
-    code, said, error = call("rank", *folders, *given, "--images", 20)
-    _, best, worst = said.splitlines()
-    assert code == 0 and "fine (20 images)" in best, error
-    assert re.search(r"; expected accuracy \d+% \(\d+% to \d+%\); clean the lens", worst)
-    for wrong, message in (
-        ((*folders,), "give either --clean"),
-        ((*folders, "--clean", camera / "clean", *given), "give either --clean"),
-        ((tmp_path / "nowhere", *given), "is not a folder"),
-        ((*folders, *given, "--images", 0), "cannot take 0 of 24 images"),
-    ):
-        code, _, error = call("rank", *wrong)
-        assert code == 2 and message in error

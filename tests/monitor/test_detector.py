@@ -42,7 +42,7 @@ def test_drift_is_named_and_nothing_is_expected_of_boxes(corruptions: bool, tmp_
 
 def test_frames_are_watched_size_by_size() -> None:
     adapter = fozo.adapter(lambda frame: "boxes", [*scenes(24), *scenes(24, 32, 32)], channels="bgr")
-    one = adapter.adapters[48, 64]
+    one = adapter.front.adapters[48, 64]
     pixels = np.ascontiguousarray(scenes(24)[..., ::-1])
     monitor = fozo.Monitor(fozo.Reference.collect(one, pixels, corruptions=False)).watch(one)
     adapter([*hazy(scenes(24, seed=2)), *scenes(8, 32, 32, seed=3)])

@@ -12,7 +12,7 @@ from fozo.methods.common.info import MethodInfo
 from fozo.methods.common.options import NoOptions
 from fozo.methods.method import Method, Result
 from fozo.methods.observer import Observation
-from fozo.monitor.regression import Comparison
+from fozo.monitor.accuracy import Comparison
 from fozo.state import State, same
 from fozo.types import Answer, Batch, Floats, Tap
 from tests.monitor.conftest import BATCH, Material, run, watched

@@ -125,9 +125,11 @@ def reading(camera: str = "gate", time: float = NOW, **given: Any) -> Reading:
     given = usual | {"accuracy": (0.9, 0.85, 0.94)} | given
     numbers: Any = [given.pop(name) for name in ("drifted", "warning", "drift", "threshold")]
     accuracy: Any = given.pop("accuracy")
+    expected = None if accuracy is None else Estimate(*accuracy)
+    sentence = given.pop("sentence", "no drift")
     status: Any = SimpleNamespace(
-        drift=Drift(*numbers), accuracy=None if accuracy is None else Estimate(*accuracy),
-        sentence=given.pop("sentence", "no drift"), faults=given.pop("faults", ()),
+        drift=Drift(*numbers), expected=expected, relative_accuracy=None, sentence=sentence,
+        faults=given.pop("faults", ()),
     )  # fmt: skip
     fields: dict[str, Any] = {"model": "model", "images": 16, "status": None if numbers[2] is None else status} | given
     return Reading(camera=camera, time=time, **fields)

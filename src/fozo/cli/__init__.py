@@ -28,7 +28,7 @@ CODES = (
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, epilog=CODES)
 for _command in (
-    demo.demo, bench.bench, bench.report, models.calibrate, models.quantise, adapt.adapt, watch.watch, data.rank,
+    demo.demo, bench.bench, bench.report, models.calibrate, models.quantise, adapt.adapt, watch.watch,
     serve.serve, feed.feed, models.methods, data.corrupt, models.export, adopt.adopt, adopt.model,
 ):  # fmt: skip
     app.command()(as_command(_command))

@@ -3,6 +3,7 @@
 Images of a folder; and frames of one, one that grows, a video file or a camera, for ``fozo watch`` and to calibrate on.
 """
 
+import hashlib
 import re
 import sys
 import time
@@ -11,8 +12,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -20,17 +22,18 @@ from fozo.cli.options import Progress
 from fozo.data import videos
 from fozo.data.classes import match_classes
 from fozo.data.images import Pixels, read_image
-from fozo.data.inputs import open_clean
+from fozo.data.inputs import open_clean, sized_pixels
 from fozo.data.live import LiveFrames
 from fozo.data.sets.base import ImageSet, Sample
-from fozo.data.sets.folder import image_paths, imagenet_wnids
+from fozo.data.sets.folder import image_paths, imagenet_wnids, open_unlabelled
 from fozo.data.streams import LabelledBatch, in_order
 from fozo.errors import FozoError
-from fozo.io import check_output, disk_errors
+from fozo.io import check_output, disk_errors, open_regular
 from fozo.methods.registry import AnyMethod
 from fozo.monitor import Reference
-from fozo.types import Engine, Spec
+from fozo.types import Array, Spec
 
+VIDEO_HEAD = 1 << 20  # bytes of a video that its fingerprint is of, beside its length
 POLL = 0.5  # seconds between two reads of a folder that grows
 PATIENCE = 4  # tries of a file that cannot be read before it is left out: it may be half-written
 CLEAN = 512  # images, at most, that a monitor's reference is made from: more take time and change little
@@ -57,11 +60,10 @@ def frames(source: str, *, follow: bool = False) -> Iterator[Frame | None]:
         return _folder(path, follow)
     if follow:
         raise FozoError(f"{source} is not a folder; only a folder can be followed")
-    if videos.is_live(source):
-        return _live(source)
-    if not path.is_file():
+    if not videos.is_live(source) and not path.is_file():
         raise FozoError(f"there is no folder or video {source}; give one of these, or a camera's address or number")
-    return _video(source)
+    videos.opencv()  # said now if it is missing, and not after a model was loaded
+    return _live(source) if videos.is_live(source) else _video(source)
 
 
 def clean_frames(video: Path, first: str | None, spec: Spec) -> Pixels:
@@ -103,6 +105,91 @@ def _live(source: str) -> Iterator[Frame | None]:
             yield None if frame is None else Frame(str(number), *frame)
 
 
+TimedBatch: TypeAlias = tuple[LabelledBatch, Array]
+"""A batch, and the times of its images in seconds: since 1970, or of a video since it began."""
+
+
+class Recording(Protocol):
+    """A stream of images from its first to its last: a folder or a video."""
+
+    columns: tuple[str, ...]
+    """What is said of each image beside its classes."""
+    labelled: bool
+    """Whether the labels of the batches are true."""
+    fingerprint: str
+
+    def __len__(self) -> int:
+        """The number of images; of a video, what its file says."""
+
+    def cells(self, index: int, time: float) -> list[object]:
+        """The columns of an image."""
+
+    def batches(self, spec: Spec, progress: Progress, batch_size: int, start: int) -> Iterator[TimedBatch]:
+        """Read batches from number ``start`` on."""
+
+
+class FolderRecording:
+    """The images of a folder in the order of their names; the time of one is when its file was written."""
+
+    columns: tuple[str, ...] = ("image",)
+
+    def __init__(self, folder: Path, spec: Spec) -> None:
+        images = open_unlabelled(folder)
+        labelled = label_by_folder(images, spec)
+        self.folder = folder
+        self.fingerprint = images.fingerprint
+        self.labelled: bool = labelled is not None
+        self.images = labelled or images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def cells(self, index: int, time: float) -> list[object]:
+        return [self.images.samples[index].path]
+
+    def batches(self, spec: Spec, progress: Progress, batch_size: int, start: int) -> Iterator[TimedBatch]:
+        for batch in read_batches(self.images, spec, progress, "adapting", batch_size=batch_size, start=start):
+            files = (self.folder / self.images.samples[index].path for index in batch.samples)
+            yield batch, np.array([file.stat().st_mtime for file in files])
+
+
+class VideoRecording:
+    """The frames of a video, called by their numbers."""
+
+    columns: tuple[str, ...] = ("image", "time")
+    labelled: bool = False
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.frames = videos.frame_count(file)
+        with open_regular(file) as stream:
+            head = stream.read(VIDEO_HEAD)
+        self.fingerprint = f"{file.stat().st_size} {hashlib.sha256(head).hexdigest()[:16]}"
+
+    def __len__(self) -> int:
+        return self.frames
+
+    def cells(self, index: int, time: float) -> list[object]:
+        return [index + 1, round(time, 3)]
+
+    def batches(self, spec: Spec, progress: Progress, batch_size: int, start: int) -> Iterator[TimedBatch]:
+        frames = islice(videos.video_frames(str(self.file)), start * batch_size, None)
+        for index in count(start):
+            batch = list(islice(frames, batch_size))
+            if not batch:
+                return
+            images = spec.normalise(sized_pixels([pixels for pixels, _ in batch], spec))
+            samples = index * batch_size + np.arange(len(batch))
+            labels = np.zeros(len(batch), np.int64)
+            times = np.array([time for _, time in batch])
+            yield LabelledBatch(images, labels, "clean", index, False, samples), times
+            progress("adapting", int(samples[-1]) + 1, len(self))
+
+
+def open_recording(source: Path, spec: Spec) -> Recording:
+    return VideoRecording(source) if source.is_file() else FolderRecording(source, spec)
+
+
 def label_by_folder(images: ImageSet, spec: Spec) -> ImageSet | None:
     """Label the images by the folders that they lie in, where all of these are classes of the model; else ``None``.
 
@@ -127,7 +214,7 @@ def label_by_folder(images: ImageSet, spec: Spec) -> ImageSet | None:
 
 
 def read_batches(
-    images: ImageSet, engine: Engine, progress: Progress, doing: str, *, batch_size: int = 64, start: int = 0
+    images: ImageSet, spec: Spec, progress: Progress, doing: str, *, batch_size: int = 64, start: int = 0
 ) -> Iterator[LabelledBatch]:
     """Read images in order, as the model takes them, from batch number ``start`` on.
 
@@ -135,7 +222,7 @@ def read_batches(
     """
     show = partial(progress, doing)
     leave_out = partial(_leave_out, progress=progress)
-    return in_order(images, engine.spec, batch_size=batch_size, start=start, show=show, leave_out=leave_out)
+    return in_order(images, spec, batch_size=batch_size, start=start, show=show, leave_out=leave_out)
 
 
 def make_reference(adapter: AnyMethod, clean: Path | Pixels, path: Path, sample: int | None = None) -> None:

@@ -12,9 +12,7 @@ from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError, check_counts
 
 VIDEO = "Folder of clean images, with or without sub-folders; or a video."
-SAMPLE = (
-    "Images that --reference degrades in each of 90 ways, two passes each: 24 by default; more narrow the intervals."
-)
+SAMPLE = "Images that --reference degrades in each of 90 ways, to tell what a drift resembles: 24 by default."
 BLEND = "Statistics of many mixed images: IMAGES are a few clean ones of your own camera."
 
 
@@ -35,6 +33,7 @@ def calibrate(
     from fozo.cli.folder import clean_frames, make_reference, read_batches
     from fozo.core.statistics import Statistics
     from fozo.data.sets.folder import open_unlabelled
+    from fozo.data.videos import opencv
     from fozo.io import check_output, disk_errors
     from fozo.public import adapter as make_adapter
     from fozo.public import calibrate as measure
@@ -42,6 +41,8 @@ def calibrate(
     for path in filter(None, (out, reference)):
         check_output(path)  # said before the work, not after it
     folder = None if images.is_file() else open_unlabelled(images)
+    if folder is None:
+        opencv()
     if first is not None and folder:
         raise FozoError(f"--first is for a video, and {images} is not one; leave it out")
     engine = load_model(model, load)
@@ -50,7 +51,7 @@ def calibrate(
     if mixed is not None:
         mixed.check(engine.spec.fingerprint, engine.spec.name)  # before the images are read, not after
     with closing(Progress()) as progress:
-        batches = read_batches(folder, engine, progress, "calibrating", batch_size=batch_size) if folder else ()
+        batches = read_batches(folder, engine.spec, progress, "calibrating", batch_size=batch_size) if folder else ()
         statistics = measure(engine, (batch.images for batch in batches if len(batch.samples)) if folder else frames)
     images_seen = f"{statistics.images} images"
     if mixed is not None:
@@ -85,7 +86,7 @@ def quantise(
     clean = open_unlabelled(images)
     engine = load_model(model, load)
     with closing(Progress()) as progress:
-        few = read_batches(clean.take(min(count, len(clean))), engine, progress, "reading")
+        few = read_batches(clean.take(min(count, len(clean))), engine.spec, progress, "reading")
         pixels = np.concatenate([batch.images for batch in few])
         scales = ptq4vit(engine, pixels, bits, metric=metric, progress=partial(progress, "quantising")).scales
     with disk_errors(out):

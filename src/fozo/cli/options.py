@@ -158,8 +158,12 @@ class Progress:
         self._began = self._said = self._since = time.monotonic()
         self._doing = ""
         self._before = 0
+        self.done = 0
+        self.total = 0
 
     def __call__(self, doing: str, done: int, total: int) -> None:
+        self.done = done
+        self.total = total
         now = time.monotonic()
         if self.quiet:
             return

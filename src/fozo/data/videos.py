@@ -21,7 +21,7 @@ def opencv() -> Any:  # noqa: ANN401 - a module
     try:
         return importlib.import_module("cv2")
     except ImportError as error:
-        raise FozoError("videos and cameras need OpenCV; install it with pip install 'fozo[bench]'") from error
+        raise FozoError("videos and cameras need OpenCV; install it with pip install 'fozo[video]'") from error
 
 
 def is_live(source: str) -> bool:
@@ -65,6 +65,12 @@ def video_frames(source: str) -> Generator[tuple[Pixels, float], None, None]:
             raise FozoError(unreadable)
     finally:
         video.release()
+
+
+def frame_count(video: Path) -> int:
+    """Read how many frames the file says that it has, which is not always true."""
+    cv2 = opencv()
+    return max(0, int(cv2.VideoCapture(str(video)).get(cv2.CAP_PROP_FRAME_COUNT)))
 
 
 def clean_frames(video: Path, spec: Spec, until: float = float("inf")) -> Pixels:

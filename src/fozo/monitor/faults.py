@@ -30,6 +30,7 @@ SENTENCES = {
     "turned": "the whole scene changed at once: camera turned, moved or blocked",
 }
 LASTING = {"black": 3, "covered": 3, "over-exposed": 3, "frozen": 8, "turned": 4}  # frames until a fault counts
+BLINDING = frozenset(SENTENCES) - {"turned"}  # no accuracy is expected of such pictures
 Counts = npt.NDArray[np.int64]
 
 

@@ -72,7 +72,7 @@ class Reading:
         values: list[float | None] = [None] * 4
         if self.status is not None:
             values[0] = self.status.drift.ratio
-            if (expected := self.status.accuracy) is not None:
+            if (expected := self.status.expected) is not None:
                 values[1:] = expected.value, expected.low, expected.high
         return [rounded(number) for number in values]
 
@@ -140,7 +140,9 @@ class CameraHistory:
         return {
             "model": reading.model, "camera": reading.camera, "state": reading.state, "images": reading.images,
             "time": rounded(reading.time, 2), **dict(zip(Point._fields[2:], reading.numbers, strict=True)),
-            "sentence": "" if reading.status is None else reading.status.sentence, "gone": self.evicted, "fresh": fresh,
+            "sentence": "" if reading.status is None else reading.status.sentence,
+            "relative": reading.status is not None and reading.status.relative_accuracy is not None,
+            "gone": self.evicted, "fresh": fresh,
             "points": [point[1:] for point in self.points if point.version > sent],
             "events": [[rounded(event.time, 2), event.image, event.name, event.text] for event in events],
             "frames": 0 if self.before is None else self.frames_version,

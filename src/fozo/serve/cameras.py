@@ -35,7 +35,7 @@ from fozo.serve import protocol
 from fozo.serve.board import Reading
 from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.merging import LOG, MergingEngine, is_independent
-from fozo.serve.protocol import ACCURACY, DRIFT, LOGITS, UNKNOWN_ACCURACY, InferRequest, InferResponse, Limits
+from fozo.serve.protocol import ACCURACY, DRIFT, LOGITS, InferRequest, InferResponse, Limits
 from fozo.serve.store import LOOKED_AT, CameraFolder, CameraInUse, StateFolder, is_damage
 from fozo.state import Leaf, State, leaves, rebuild
 from fozo.types import Batch, Engine
@@ -247,11 +247,7 @@ class Camera:
         drift = status.drift
         accuracy = status.accuracy
         numbers = (float(drift.drift_detected), drift.distance, drift.threshold, drift.p_value)
-        expected = None
-        if accuracy is not None:
-            expected = accuracy.value, accuracy.low, accuracy.high
-        elif self.monitor.reference.expects_accuracy:
-            expected = UNKNOWN_ACCURACY
+        expected = None if accuracy is None else (accuracy.value, accuracy.low, accuracy.high)
         return InferResponse(images, outputs, numbers, expected, status.sentence)
 
     def reading(self, model: str) -> Reading:

@@ -7,7 +7,8 @@ import fozo
 from fozo.core.statistics import Statistics
 from fozo.engines.blackbox import black_box
 from fozo.methods.align.equaliser import HIGH, LOW, MAX_LOG_GAIN, STRONG, Equaliser, Restoration
-from fozo.methods.align.memory import DomainEstimate, Memory, RetrievalConfig
+from fozo.methods.align.memory import DomainEstimate, RetrievalConfig
+from fozo.methods.equalise import Memory
 from fozo.types import Floats
 from tests.helpers import random_images
 

@@ -18,7 +18,7 @@ from functools import lru_cache
 from importlib.resources import files
 from itertools import chain, repeat
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -69,6 +69,11 @@ class Listing(NamedTuple):
     links: set[str]  # those of the folders that are symbolic links
 
 
+def _refuse(error: OSError) -> NoReturn:
+    name = os.fsdecode(error.filename)
+    raise FozoError(f"cannot list {name:.200}: {error.strerror}; give a folder you may read") from error
+
+
 class Tree:
     """Folders below a root. Each is listed once, when it is first needed."""
 
@@ -103,7 +108,7 @@ class Tree:
                                 if entry.is_symlink():
                                     listing.links.add(name)
                 except OSError as error:
-                    raise FozoError(f"cannot list {path}: {error.strerror}; give a folder you may read") from error
+                    _refuse(error)
                 listing.folders.sort()
                 listing.images.sort()
                 self._listings[path] = listing
@@ -169,7 +174,7 @@ def unlabelled(name: str, root: Path, paths: Iterable[str]) -> ImageSet:
 
 def image_paths(root: Path, empty: bool = False) -> list[str]:
     """List every image below a folder, sorted by name; folders mean nothing. ``empty``: there may be none."""
-    files = (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
+    files = (Path(folder, name) for folder, _, names in os.walk(root, onerror=_refuse) for name in names)
     images = (file for file in files if file.name.lower().endswith(EXTENSIONS) and not file.name.startswith("."))
     paths = sorted(file.relative_to(root).as_posix() for file in images if file.is_file())
     if not paths and not empty:
