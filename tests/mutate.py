@@ -30,7 +30,7 @@ TESTS = {
     "core.objective": "core/test_objective.py",
     "core.schedule": "core/test_schedule.py",
     "core.spsa": "core/test_spsa.py",
-    "core.one_sided": "core/test_one_sided.py",
+    "core.one_sided": "core/test_one_sided.py core/test_optimizer.py",
     "methods.fozo.method": "methods/fozo/test_fozo.py methods/test_registry.py methods/test_golden.py",
     "methods.common.matching": "methods/fozo/test_fozo.py methods/test_registry.py methods/test_golden.py",
     "core.cmaes": "core/test_cmaes.py",

@@ -175,10 +175,8 @@ def test_the_fields_viewers_open_a_file(tmp_path: Path) -> None:
 )
 def test_values_that_no_state_has_are_refused_in_one_sentence(values: dict[str, Any], what: str) -> None:
     tree = _windowed(np.ones((2, 3), np.float32))
-    with pytest.raises(FozoError, match=what):
-        rebuild(tree, {**dict(leaves(tree)), **values})
-    with pytest.raises(FozoError, match="lacks 'window'"):
-        rebuild(tree, {path: leaf for path, leaf in leaves(tree) if path != "window"})
+    refuses(what, rebuild, tree, {**dict(leaves(tree)), **values})
+    refuses("lacks 'window'", rebuild, tree, {path: leaf for path, leaf in leaves(tree) if path != "window"})
 
 
 def test_thousands_of_damaged_files_are_refused(tmp_path: Path) -> None:

@@ -115,14 +115,27 @@ def test_experiments_of_a_recipe() -> None:
     ]
     foa = load_recipe("streams").experiments(ANY, labels=("FOA",))
     assert len(foa) == 5 and {e.options["passes"] for e in foa} == {2}
-    with pytest.raises(FozoError, match=r"streams has no row of the label 'FOZO .paper.'; it has NoAdapt; Align"):
-        load_recipe("streams").experiments(ANY, labels=("FOZO (paper)",))
+    refuses(
+        r"streams has no row of the label 'FOZO .paper.'; it has NoAdapt; Align",
+        load_recipe("streams").experiments,
+        ANY,
+        labels=("FOZO (paper)",),
+    )
     mixed = load_recipe("streams").experiments(ANY, labels=("Align", "FOA"), columns=("mixed day",))
     assert [(e.label, e.stream.scenario) for e in mixed] == [("Align", "day"), ("FOA", "day")]
-    with pytest.raises(FozoError, match=r"streams has no row of the column 'Mixed'; it has sorted by class; single"):
-        load_recipe("streams").experiments(ANY, columns=("Mixed",))
-    with pytest.raises(FozoError, match="no row of evidence is all of what was asked for"):
-        load_recipe("evidence").experiments(ANY, methods=("cazo",), columns=("continual, severity 5",))
+    refuses(
+        r"streams has no row of the column 'Mixed'; it has sorted by class; single",
+        load_recipe("streams").experiments,
+        ANY,
+        columns=("Mixed",),
+    )
+    refuses(
+        "no row of evidence is all of what was asked for",
+        load_recipe("evidence").experiments,
+        ANY,
+        methods=("cazo",),
+        columns=("continual, severity 5",),
+    )
     tuned = load_recipe("evidence").experiments(Setting("a/vit_tiny.safetensors"), labels=("NEO (tuned)",))
     assert len(tuned) == 4 and {e.options["rate"] for e in tuned} == {0.8}
 
@@ -202,8 +215,7 @@ def test_constants_are_those_of_preset_and_options_unless_the_row_says_it() -> N
     assert suffixed.configuration()["constants"] == "paper"  # no label tells whose constants these are
     endless: Any = Experiment("x", "pea", {"preset": "paper"}).configuration()
     assert endless["config"]["gamma"] == "Infinity"
-    with pytest.raises(FozoError, match="has no preset 'best'"):
-        Experiment("x", "deyo", {"preset": "best"}).configuration()
+    refuses("has no preset 'best'", Experiment("x", "deyo", {"preset": "best"}).configuration)
 
 
 def test_a_registered_method_is_compared_counted_and_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,8 +351,7 @@ def test_a_bad_recipe_is_refused_in_one_sentence(tmp_path: Path, text: str, sent
 
 
 def test_rows_have_different_labels_and_files_exist(tmp_path: Path) -> None:
-    with pytest.raises(FozoError, match="two rows labelled 'a'"):
-        Recipe("r", "r", (Experiment("a", "fozo"), Experiment("a", "foa")))
+    refuses("two rows labelled 'a'", Recipe, "r", "r", (Experiment("a", "fozo"), Experiment("a", "foa")))
     refuses("there is no file", load_recipe, str(tmp_path / "none.toml"))
 
 

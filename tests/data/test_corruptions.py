@@ -193,9 +193,10 @@ def fresh_textures() -> Iterator[None]:
     functions.frost_textures.cache_clear()
 
 
-@pytest.fixture
-def photographs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fresh_textures: None) -> None:
-    """Five files where an installed imagecorruptions would have them."""
+def test_frost_takes_photographs_of_an_installed_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fresh_textures: None
+) -> None:
+    """Of five flat ones, which the package has in files; its code is not run."""
     package = tmp_path / "imagecorruptions"
     (package / "frost").mkdir(parents=True)
     (package / "__init__.py").write_text("raise RuntimeError('must not be imported')")
@@ -204,6 +205,11 @@ def photographs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fresh_textures:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "imagecorruptions", raising=False)
     importlib.invalidate_caches()
+    assert frost_source() == "imagecorruptions"
+    colours = [corrupt(flat(100), "frost", 5, seed)[0, 0] for seed in range(40)]
+    reds = sorted({int(colour[0]) for colour in colours})
+    assert reds == pytest.approx([60 + 0.75 * (40 * i + 20) for i in range(5)], abs=2)
+    assert [int(colour[2]) for colour in colours] == pytest.approx([60 + 150] * 40, abs=2)
 
 
 def test_frost_without_photographs_is_drawn(monkeypatch: pytest.MonkeyPatch, fresh_textures: None) -> None:

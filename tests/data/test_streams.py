@@ -169,8 +169,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("changes", "sentence"), REFUSED)
 def test_what_does_not_go_together(changes: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(FozoError, match=sentence):
-        Stream(**{"source": Numbered(4), "spec": spec_for(), "scenario": Continual(kinds=TWO), **changes})
+    refuses(
+        sentence, Stream, **{"source": Numbered(4), "spec": spec_for(), "scenario": Continual(kinds=TWO), **changes}
+    )
 
 
 def test_imagenet_r_needs_a_head_of_its_classes(plant: Plant, make_spec: MakeSpec) -> None:

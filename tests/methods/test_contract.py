@@ -53,8 +53,7 @@ def test_a_method_has_one_observer_which_is_reset_with_it() -> None:
     method = create("neo")
     first = Counting()
     method.attach(first)
-    with pytest.raises(fozo.FozoError, match="is watched by a Counting already"):
-        method.attach(Counting())
+    refuses("is watched by a Counting already", method.attach, Counting())
     method(random_images(2))
     assert method.metrics()["watched"] == 1 and not method.drift.drift_detected
     method.reset()

@@ -1,11 +1,10 @@
 from dataclasses import replace
 
-import pytest
-
 import fozo
 from fozo.methods.eata import EATA, measure_fisher
 from tests.methods.rival_traces import engine, pixels
 from tests.methods.test_golden import fisher
+from tests.refusals import refuses
 
 
 def test_reset_forgets_the_average_prediction_by_default() -> None:
@@ -18,9 +17,6 @@ def test_reset_forgets_the_average_prediction_by_default() -> None:
 
 
 def test_asks_for_the_fisher_information_of_this_model() -> None:
-    with pytest.raises(fozo.FozoError, match="needs fisher="):
-        fozo.create("eata", engine())
-    with pytest.raises(fozo.FozoError, match="at least one batch"):
-        measure_fisher(engine(), [])
-    with pytest.raises(fozo.FozoError, match="measure it again"):
-        fozo.create("eata", engine(), fisher=replace(fisher(), fingerprint="0" * 32))
+    refuses("needs fisher=", fozo.create, "eata", engine())
+    refuses("at least one batch", measure_fisher, engine(), [])
+    refuses("measure it again", fozo.create, "eata", engine(), fisher=replace(fisher(), fingerprint="0" * 32))

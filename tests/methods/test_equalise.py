@@ -129,8 +129,7 @@ def test_logits_come_back_as_images_came(engine: BlackBoxEngine, source: Statist
         logits = torch.zeros(4, 5)
 
     assert make(lambda batch: Output())(images).shape == (4, 5)
-    with pytest.raises(fozo.FozoError, match="not all finite"):
-        make(lambda batch: np.full((len(batch), 2), np.nan))(images)
+    refuses("not all finite", make(lambda batch: np.full((len(batch), 2), np.nan)), images)
 
 
 def test_the_adapter_of_anything_is_equalise(source: Statistics, tmp_path: Path) -> None:
@@ -164,6 +163,5 @@ def test_statistics_of_a_black_box_need_no_pass_and_keep_images_only(tmp_path: P
     few = calibrate(engine, [2 * scenes(8, 5)])
     blended = whole.blend(few)
     assert np.abs(blended.descriptor.mean - few.descriptor.mean).max() < 0.1
-    with pytest.raises(fozo.FozoError, match="these statistics are of costly"):
-        Equalise(black_box(classify, image_size=16, name="other"), whole)
+    refuses("these statistics are of costly", Equalise, black_box(classify, image_size=16, name="other"), whole)
     refuses("at least two clean images, not 0", calibrate, engine, [])

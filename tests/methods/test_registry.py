@@ -60,8 +60,7 @@ def test_a_class_becomes_known_by_its_name_once(engine: fozo.Engine, own: type[O
     images = random_images(2)
     plain = fozo.NoAdapt(engine)(images)
     np.testing.assert_allclose(create("own", engine, preset="wild")(images), 9 * plain, rtol=1e-6)
-    with pytest.raises(FozoError, match="a method named 'own' is registered already"):
-        register(**ENTRY)(Own)
+    refuses("a method named 'own' is registered already", register(**ENTRY), Own)
 
 
 def test_the_streams_batch_size_goes_to_who_asks_for_it(engine: fozo.Engine, own: type[Own]) -> None:

@@ -75,8 +75,7 @@ def test_states_belong_to_one_combination(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_wrapped_is_refused(tmp_path: Path, engine: fozo.Engine) -> None:
-    with pytest.raises(fozo.FozoError, match="need one engine"):
-        NEO(engine, inner=create("t3a"))
+    refuses("need one engine", NEO, engine, inner=create("t3a"))
     inner = create("t3a")
     inner.open_journal(tmp_path / "journal")
     refuses("t3a has a journal of its own", NEO.around, inner)
@@ -126,5 +125,10 @@ def test_a_combination_has_a_name(name: str, classes: list[str]) -> None:
 
 
 def test_methods_of_which_neither_goes_around_another_are_refused() -> None:
-    with pytest.raises(fozo.FozoError, match="neither align nor foa goes around another method"):
-        fozo.create("align+foa", create("align").engine, create("align").statistics)
+    refuses(
+        "neither align nor foa goes around another method",
+        fozo.create,
+        "align+foa",
+        create("align").engine,
+        create("align").statistics,
+    )

@@ -12,7 +12,6 @@ from torch import nn
 
 import fozo
 from fozo.engines.hooked import HookedEngine
-from fozo.errors import FozoError
 from fozo.types import NO_KNOBS, Knobs
 from tests.helpers import TINY
 from tests.models.helpers import SIZES, assert_equal_logits, images, shake, timm_vit
@@ -88,15 +87,13 @@ def test_timm_models_that_are_no_plain_vit_run_by_hooks(changes: dict[str, Any])
 
 def test_a_model_without_a_head_is_refused() -> None:
     message = r"head.weight.*fozo\.adapter\(lambda images: model\(images\), clean\); nor by hooks, because"
-    with pytest.raises(FozoError, match=message):
-        fozo.load_engine(timm_vit(num_classes=0))
+    refuses(message, fozo.load_engine, timm_vit(num_classes=0))
 
 
 def test_other_blocks_are_refused_and_other_models_are_black_boxes() -> None:
     from timm.models.vision_transformer import ResPostBlock
 
-    with pytest.raises(FozoError, match=r"ResPostBlock.*use it as a black box"):
-        fozo.load_engine(timm_vit(block_fn=ResPostBlock))
+    refuses(r"ResPostBlock.*use it as a black box", fozo.load_engine, timm_vit(block_fn=ResPostBlock))
     assert fozo.load_engine(nn.Linear(2, 2).eval()).abilities == frozenset()
 
 

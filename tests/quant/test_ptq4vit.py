@@ -12,7 +12,6 @@ from fozo import FOZO, quant
 from fozo.engines.ptq4vit import Scales
 from fozo.engines.ptq4vit.engine import after_gelu, after_softmax, step_shapes, uniform
 from fozo.engines.torch_engine import TorchEngine
-from fozo.errors import FozoError
 from fozo.models.vit import ViT
 from fozo.quant.search import Operands, best
 from fozo.types import Array, Tap
@@ -108,8 +107,7 @@ def test_scales_are_kept_and_another_models_are_refused(tmp_path: Path) -> None:
     )
     steps = dict(engine.scales.steps)
     del steps["head.input"]
-    with pytest.raises(FozoError, match=r"head\.input is missing"):
-        quant.with_scales(plain, replace(engine.scales, steps=steps))
+    refuses(r"head\.input is missing", quant.with_scales, plain, replace(engine.scales, steps=steps))
     refuses("not positive", replace, engine.scales, steps={"head.input": np.array(np.nan)})
 
 
@@ -127,8 +125,12 @@ def test_what_is_refused(tmp_path: Path) -> None:
     parts = {name: torch.nn.Linear(2, 2) for name in ("patch_embed", "cls_token", "blocks", "norm", "head")}
     packed = quantize(torch.nn.ModuleDict(parts).eval())  # type: ignore[no-untyped-call]
     refuses(r"ModuleDict was quantised in PyTorch \(\w+\..* is packed\)", fozo.load_engine, packed)
-    with pytest.raises(FozoError, match="quantises torch models, not OnnxEngine"):
-        quant.with_scales(fozo.load_engine(tmp_path / "model.onnx"), rough(plain))
+    refuses(
+        "quantises torch models, not OnnxEngine",
+        quant.with_scales,
+        fozo.load_engine(tmp_path / "model.onnx"),
+        rough(plain),
+    )
 
 
 def test_a_head_restricted_to_some_classes_has_the_same_rows() -> None:

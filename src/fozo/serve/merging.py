@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,19 +30,21 @@ from fozo.types import NO_KNOBS, Batch, Engine, Floats, Knobs, Move, Spec, Tap, 
 LOG = logging.getLogger("fozo.serve")
 
 
+@dataclass(eq=False)
 class _Call:
     """One caller's batch, and its result."""
 
-    def __init__(self, batch: Batch, knobs: Knobs, taps: tuple[Tap, ...], deadline: float) -> None:
-        self.batch = batch
-        self.knobs = knobs
-        self.taps = taps
-        self.deadline = deadline
-        self.mergeable = knobs.prompts is None and knobs.candidates() == 1
+    batch: Batch
+    knobs: Knobs
+    taps: tuple[Tap, ...]
+    deadline: float
+    done: bool = False
+    result: Taps = field(default_factory=dict)
+    error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self.mergeable = self.knobs.prompts is None and self.knobs.candidates() == 1
         self.woken = threading.Event()  # set when it is done, or its thread is to look whether a pass should begin
-        self.done = False
-        self.result: Taps = {}
-        self.error: BaseException | None = None
 
     def fits(self, other: _Call) -> bool:
         same = type(self.batch) is type(other.batch) and self.batch.images.shape[1:] == other.batch.images.shape[1:]

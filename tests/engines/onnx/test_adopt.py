@@ -127,8 +127,7 @@ def test_a_fixed_number_of_tokens_takes_no_prompts(written: Callable[..., Path])
     engine = fozo.load_engine(written("timm ViT", "TorchScript, opset 13, one image"), mean=0.5, std=0.5)
     assert engine.abilities == {"tokens", "matrices"}
     source = fozo.calibrate(engine, [images(8)])
-    with pytest.raises(FozoError, match="fixed number of tokens"):
-        engine.run(engine.check(images()), Knobs(prompts=np.zeros((1, 2, zoo.WIDTH))))
+    refuses("fixed number of tokens", engine.run, engine.check(images()), Knobs(prompts=np.zeros((1, 2, zoo.WIDTH))))
     refuses("no fixed number of tokens, as fozo export writes it", fozo.FOZO, engine, source)
     assert not {"fozo", "foa"} & set(fozo.describe_model(engine).methods)
     for method in ("align", "neo", "t3a", "lame", "gain"):

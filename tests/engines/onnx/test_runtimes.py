@@ -95,8 +95,7 @@ def test_calls_are_made_side_by_side(exported: Callable[..., Path], monkeypatch:
 
 def test_a_batch_of_another_model_is_refused(engines: Engines) -> None:
     batch = engines("gray_oblong", "onnxruntime").check(random_images(3, architecture=VARIANTS["gray_oblong"]))
-    with pytest.raises(FozoError, match="another engine"):
-        engines("plain", "onnxruntime").run(batch)
+    refuses("another engine", engines("plain", "onnxruntime").run, batch)
 
 
 def test_options_of_load_engine(exported: Callable[..., Path]) -> None:
@@ -177,8 +176,7 @@ def test_openvino_is_asked_for_where_it_is_missing(
     exported: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "openvino", None)
-    with pytest.raises(FozoError, match=r"pip install 'fozo\[openvino\]'"):
-        fozo.load_engine(exported("plain"), runtime="openvino")
+    refuses(r"pip install 'fozo\[openvino\]'", fozo.load_engine, exported("plain"), runtime="openvino")
 
 
 def test_labels_follow_a_restricted_head(tmp_path: Path) -> None:
@@ -299,8 +297,7 @@ def test_files_without_matrices_work_as_before(exported: Callable[..., Path], tm
     for tap, values in run(old, batch, knobs).items():
         np.testing.assert_allclose(values, expected[tap], atol=1e-5)
     matrices = random_knobs(VARIANTS["plain"], 1, 2, "matrices").matrices
-    with pytest.raises(FozoError, match="export the model again"):
-        old.run(old.check(batch), Knobs(matrices=matrices))
+    refuses("export the model again", old.run, old.check(batch), Knobs(matrices=matrices))
 
 
 def test_the_identity_changes_no_bit(engines: Engines, runtime: str) -> None:

@@ -153,8 +153,7 @@ def test_own_noise_has_to_be_given_again(path: Path) -> None:
     journal.append(0, entry_of(state))
     journal.close()
     refuses("its own noise", fozo.replay_prompts, path)
-    with pytest.raises(FozoError, match=r"batch 0 .* leads to other prompts"):
-        fozo.replay_prompts(path, noise=PhiloxNoise(78))
+    refuses(r"batch 0 .* leads to other prompts", fozo.replay_prompts, path, noise=PhiloxNoise(78))
     np.testing.assert_array_equal(fozo.replay_prompts(path, noise=noise), state.point)
 
 

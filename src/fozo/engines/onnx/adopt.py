@@ -109,11 +109,11 @@ def _adopt(path: Path, image_size: tuple[int, int] | None, *, reverse: bool) -> 
         raise NoTokensError(f"its head reads {spec.head_width} numbers, fewer than the {spec.dim} of a token")
     proof = Proof(model, probe, stream, spec, reverse=reverse)
     if probe.batch == 0:
-        growing = Adopted(Insertion(model, stream, probe, spec, reverse=reverse, prompts=True).build(), spec)
+        growing = Adopted(Insertion(model, stream, probe, spec, reverse, takes_prompts=True).build(), spec)
         if proof.takes_prompts(growing):
             proof.check(growing)
             return growing
-    adopted = Adopted(Insertion(model, stream, probe, spec, reverse=reverse, prompts=False).build(), spec)
+    adopted = Adopted(Insertion(model, stream, probe, spec, reverse, takes_prompts=False).build(), spec)
     proof.check(adopted)
     return adopted
 
@@ -164,24 +164,28 @@ def _sorted(nodes: list[NodeProto], known: set[str]) -> list[NodeProto]:
     return order
 
 
+@dataclass(eq=False)
 class Insertion:
     """Writes knobs and taps into a graph, between the tokens that enter a block and all that reads them."""
 
-    def __init__(
-        self, model: onnx.ModelProto, stream: Stream, probe: Probe, spec: Spec, *, reverse: bool, prompts: bool
-    ) -> None:
+    original: onnx.ModelProto
+    stream: Stream
+    probe: Probe
+    spec: Spec
+    reverse: bool
+    takes_prompts: bool
+
+    def __post_init__(self) -> None:
+        probe = self.probe
+        spec = self.spec
         self.model = onnx.ModelProto()
-        self.model.CopyFrom(model)
-        self.stream = stream
-        self.probe = probe
-        self.spec = spec
-        self.reverse = reverse
+        self.model.CopyFrom(self.original)
         self.g = Graph(INSERTED)
         batch = probe.batch or "B"
         self.images = self.g.input(IMAGES, [batch, *probe.shape])
         rows = 1 if probe.batch == 1 else "n"
         self.moves = [self.g.input(name, [rows, spec.depth, spec.dim]) for name in MOVES]
-        self.prompts = self.g.input(PROMPTS, [batch, "p", spec.dim]) if prompts else None
+        self.prompts = self.g.input(PROMPTS, [batch, "p", spec.dim]) if self.takes_prompts else None
         share = np.full((1, 1, spec.patches), 1 / spec.patches, np.float32)
         self.share = self.g.weight(f"{INSERTED}share", share)
         if spec.aligned:
