@@ -41,5 +41,9 @@ class ImageWarning(UserWarning):
     """
 
 
+class ModelWarning(UserWarning):
+    """A transformer whose tokens cannot be used, so that only its images are restored."""
+
+
 class PluginWarning(UserWarning):
     """A method of another package that cannot be loaded, and is left out of a list."""

@@ -27,6 +27,7 @@ from fozo.engines.load import LoadOptions, Model, load_engine
 from fozo.errors import FozoError, ImageWarning
 from fozo.io import check_output
 from fozo.methods.align import Align
+from fozo.methods.common.description import report_model
 from fozo.methods.equalise import Equalise
 from fozo.methods.frames import Equaliser, FrameAdapter, describe_images
 from fozo.types import LOG, Array, Batch, Engine, Floats, Spec, Tap
@@ -77,8 +78,10 @@ def adapter(model: Model, clean: object, **options: object) -> Align | Equalise 
         return FrameAdapter(Equaliser(clean, channels=channels, **options), model)
     engine = load_engine(model, **load)
     if isinstance(clean, Statistics):
+        report_model(engine)
         statistics = clean
     elif isinstance(clean, (str, os.PathLike)) and not Path(clean).is_dir() and not is_video(clean):
+        report_model(engine)
         statistics = Statistics.load(clean)
     else:
         statistics = calibrate(engine, clean)
@@ -105,6 +108,7 @@ def calibrate(model: Model, clean: object) -> Statistics:
             lists the forms of a batch.
     """
     engine = load_engine(model)
+    report_model(engine)
     if "tokens" not in engine.abilities:  # a black box is not run: its images are described
         return _gather(engine, clean, partial(describe_images, engine))
     head = engine.head()

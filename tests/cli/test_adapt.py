@@ -217,7 +217,7 @@ def test_folders_called_like_classes_give_the_accuracy(
     code, said, _ = call(*command)
     _, rows = table(out)
     right = sum(row[0].split("/")[0] == row[1].lower() for row in rows)
-    assert code == 0 and f"{100 * right / 60:.1f} % right by the folders' names" in said and "shift" in said
+    assert code == 0 and f"{100 * right / 60:.1f} % right by the folders' names" in said and "clean ones" in said
     log = folder_run.read_folder_run(tmp_path / "predictions.csv.log")
     assert log.correct == right and log.images == 60 and log.finished and len(log.batches) == 4
     assert call("report", out, "-o", tmp_path / "page.html")[0] == 2 and not (tmp_path / "page.html").exists()

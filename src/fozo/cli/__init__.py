@@ -1,5 +1,6 @@
 """The ``fozo`` command. However it ends, it says so in one sentence and by its exit code."""
 
+import logging
 import os
 import sys
 import traceback
@@ -12,7 +13,7 @@ import typer
 
 from fozo.cli import adapt, adopt, bench, data, demo, feed, models, serve, watch
 from fozo.cli.options import Progress, as_command
-from fozo.errors import RENAMED, FozoError, ImageWarning, PluginWarning
+from fozo.errors import RENAMED, FozoError, ImageWarning, ModelWarning, PluginWarning
 from fozo.io.system import installed_version
 
 WRONG = 2
@@ -52,6 +53,9 @@ def fozo(
 def main() -> None:
     """Run the command line and exit; a traceback is printed only on request."""
     warnings.formatwarning = format_warning
+    models_log = logging.getLogger("fozo.models")
+    models_log.setLevel(logging.INFO)
+    models_log.handlers = [Lines()]
     for stream in (sys.stdout, sys.stderr):  # None where the shell closed them
         if hasattr(stream, "reconfigure"):  # what an old locale has no letters for must not end the work
             stream.reconfigure(errors="backslashreplace")
@@ -73,11 +77,25 @@ def main() -> None:
     sys.exit(code)
 
 
+class Lines(logging.Handler):
+    """Prints each line of a log once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.printed: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if line not in self.printed:
+            self.printed.add(line)
+            print(f"fozo: {line}", file=sys.stderr)
+
+
 def format_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """Write fozo's own warnings as one sentence, without the line of Python that they came from."""
-    if issubclass(category, (ImageWarning, PluginWarning)):
+    if issubclass(category, (ImageWarning, ModelWarning, PluginWarning)):
         return f"fozo: {message}\n"
     return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 

@@ -105,7 +105,9 @@ def adapt(
 
 
 def _adapt_one(stream: Stream, setup: Setup) -> None:
+    from fozo.cli.folder import compare, open_recording
     from fozo.cli.streams import adapt_stream
+    from fozo.methods.common.description import describe_model
 
     with closing(Progress()) as progress:
         try:
@@ -119,7 +121,15 @@ def _adapt_one(stream: Stream, setup: Setup) -> None:
             )
             raise
     sentence = f"{stream.out}: predictions of {run.images} images by {method.info.name}"
-    print("; ".join(filter(None, [sentence, run.summary])))
+    if setup.method is None and setup.clean is None:  # where it calibrates, fozo.calibrate says what was found
+        print(describe_model(method.engine).sentence)
+    words = ""
+    if "statistics" in method.info.needs and stream.source.is_dir():
+        spec = method.engine.spec
+        recording = open_recording(stream.source, spec)
+        latest = list(recording.batches(spec, progress, setup.batch_size, len(run.batches) - 1))[-1][0]
+        words = compare(latest.images, method.statistics, spec) if len(latest.samples) else ""
+    print("; ".join(filter(None, [sentence, run.summary, words])))
 
 
 def _adapt_all(streams: list[Stream], setup: Setup, out_dir: Path, workers: int, ray: bool) -> None:

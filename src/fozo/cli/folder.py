@@ -19,6 +19,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from fozo.cli.options import Progress
+from fozo.core.descriptor import describe, spectra
+from fozo.core.statistics import Statistics
 from fozo.data import videos
 from fozo.data.classes import match_classes
 from fozo.data.images import Pixels, read_image
@@ -30,12 +32,16 @@ from fozo.data.streams import LabelledBatch, in_order
 from fozo.errors import FozoError
 from fozo.io import check_output, disk_errors, open_regular
 from fozo.methods.registry import AnyMethod
-from fozo.monitor import Reference
-from fozo.types import Array, Spec
+from fozo.monitor import Change, Reference
+from fozo.types import Array, Floats, Spec
 
 VIDEO_HEAD = 1 << 20  # bytes of a video that its fingerprint is of, beside its length
 POLL = 0.5  # seconds between two reads of a folder that grows
 PATIENCE = 4  # tries of a file that cannot be read before it is left out: it may be half-written
+NEAR = 0.5
+FAR = 1.5
+"""Deviations of clean images from which on others are far from these, and very far."""
+NAMED = 0.1  # change of an amplitude's logarithm that is worth a word
 CLEAN = 512  # images, at most, that a monitor's reference is made from: more take time and change little
 
 
@@ -48,6 +54,26 @@ class Frame:
     """``uint8 [height, width, 3]``."""
     time: float
     """When the file was written or the camera gave it, in seconds since 1970; of a video, seconds since it began."""
+
+
+def compare(images: Floats, clean: Statistics, spec: Spec) -> str:
+    """Say how far images are from clean ones, and what they look like."""
+    of_images = spectra(*spec.image_shape)
+    difference = describe(images).mean(axis=0, keepdims=True) - clean.descriptor.mean
+    deviations = difference / np.maximum(clean.descriptor.std, 1e-6)
+    distance = np.sqrt(max(0.0, float(np.square(deviations).mean()) - 1 / len(images)))
+    seen = f"the last {len(images)} images are"
+    if distance < NEAR:
+        return f"{seen} like the clean ones"
+    amplitudes = of_images.log_energies(difference)[0, of_images.brightness].mean(axis=0) / 2
+    half = of_images.bands // 2  # the finest bands come first
+    changes = (Change("contrast", amplitudes[half:].mean()), Change("fine detail", amplitudes[:half].mean()))
+    words = [str(change) for change in changes if abs(change.amount) > NAMED]
+    brightness = deviations[0, of_images.brightness].mean()
+    if abs(brightness) > NEAR:
+        words.append("brighter" if brightness > 0 else "darker")
+    far = "far" if distance < FAR else "very far"
+    return f"{seen} {far} from the clean ones ({distance:.1f} of their deviations): {', '.join(words) or 'in colour'}"
 
 
 def frames(source: str, *, follow: bool = False) -> Iterator[Frame | None]:

@@ -148,9 +148,6 @@ class FolderRun:
             low, high = binomtest(self.correct, self.images).proportion_ci(method="wilson")
             share = f"{100 * self.correct / self.images:.1f} % right by the folders' names"
             parts.append(f"{share} (95 % interval {100 * low:.1f} to {100 * high:.1f})")
-        shifts = self.ends("shift")
-        if shifts:
-            parts.append(f"shift {shifts[0]:.2f} in the first batch, {shifts[1]:.2f} in the last")
         return "; ".join(parts)
 
 
