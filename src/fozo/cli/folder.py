@@ -71,7 +71,7 @@ def compare(images: Floats, clean: Statistics, spec: Spec) -> str:
     words = [str(change) for change in changes if abs(change.amount) > NAMED]
     brightness = deviations[0, of_images.brightness].mean()
     if abs(brightness) > NEAR:
-        words.append("brighter" if brightness > 0 else "darker")
+        words.append("lighter" if brightness > 0 else "darker")
     far = "far" if distance < FAR else "very far"
     return f"{seen} {far} from the clean ones ({distance:.1f} of their deviations): {', '.join(words) or 'in colour'}"
 
