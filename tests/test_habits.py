@@ -372,8 +372,49 @@ def test_half_precision_is_an_option(dtype: str) -> None:
     assert 0 < np.abs(rounded - exact).max() < 0.1 * np.abs(exact).max()
 
 
-def test_auto_is_one_of_the_two_and_nonsense_is_refused() -> None:
-    engine = fozo.load_engine(random_vit(), dtype="auto")
-    assert isinstance(engine, TorchEngine) and engine.dtype in (torch.float32, torch.bfloat16)
+@pytest.mark.parametrize("runtime", ["torch", "openvino"])
+def test_auto_is_one_of_the_two_measured_once(
+    runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if runtime == "openvino":
+        pytest.importorskip("openvino")
+
+    def load(dtype: str) -> Any:
+        if runtime == "openvino":
+            return fozo.load_engine(SAMPLE, dtype=dtype, runtime=runtime)
+        return fozo.load_engine(random_vit(), dtype=dtype)
+
+    kept = tmp_path / "fozo" / "precision.json"
+    with caplog.at_level("INFO", "fozo"):
+        first = load("auto")
+        assert "is faster here" in caplog.text or runtime == "openvino"  # which may know that it has no bfloat16
+        caplog.clear()
+        assert load("auto").spec == first.spec and "is faster here" not in caplog.text
+    if kept.exists():
+        (key,) = json.loads(kept.read_text())
+        for dtype in ("float32", "bfloat16"):
+            kept.write_text(json.dumps({key: dtype}))
+            assert load("auto").spec == load(dtype).spec
+        kept.write_text("{damaged")
+        assert load("auto").spec in (load("float32").spec, load("bfloat16").spec)
+        assert key in json.loads(kept.read_text())
     with pytest.raises(fozo.FozoError, match="dtype must be one of auto, bfloat16"):
-        fozo.load_engine(random_vit(), dtype="int8")
+        load("int8")
+
+
+def test_openvino_runs_in_half_precision_where_the_processor_does() -> None:
+    openvino = pytest.importorskip("openvino")
+    able = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    if not able:
+        with pytest.raises(fozo.FozoError, match="no bfloat16 on this processor"):
+            fozo.load_engine(SAMPLE, runtime="openvino", dtype="bfloat16")
+        return
+    whole: Any = fozo.load_engine(SAMPLE, runtime="openvino")
+    half: Any = fozo.load_engine(SAMPLE, runtime="openvino", dtype="bfloat16")
+    assert half.spec.fingerprint == f"{whole.spec.fingerprint}-bfloat16"
+    images = whole.spec.normalise(pixels(8, size=(28, 28))[..., :1])
+    ours = half(images)
+    expected = whole(images)
+    assert 0 < np.abs(ours - expected).max() < 0.05 * np.abs(expected).max()
+    np.testing.assert_array_equal(pickled(half)(images), ours)

@@ -106,6 +106,7 @@ def adapt(
 
 def _adapt_one(stream: Stream, setup: Setup) -> None:
     from fozo.cli.streams import adapt_stream
+    from fozo.methods.common.description import describe_model
 
     with closing(Progress()) as progress:
         try:
@@ -119,6 +120,8 @@ def _adapt_one(stream: Stream, setup: Setup) -> None:
             )
             raise
     sentence = f"{stream.out}: predictions of {run.images} images by {method.info.name}"
+    if setup.method is None and setup.clean is None:  # where it calibrates, fozo.calibrate says what was found
+        print(describe_model(method.engine).sentence)
     print("; ".join(filter(None, [sentence, run.summary])))
 
 

@@ -22,7 +22,6 @@ from fozo.data.sets.folder import open_unlabelled
 from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
 from fozo.io import atomic_write, disk_errors, read_bytes
-from fozo.methods.common.description import report_model
 from fozo.methods.common.measured import MEASURED
 from fozo.methods.registry import AnyMethod, create
 from fozo.monitor import Reference
@@ -108,10 +107,7 @@ def adapt_stream(stream: Stream, setup: Setup, progress: Progress) -> tuple[Fold
 def _tools(setup: Setup, progress: Progress) -> Tools:
     engine = load_model(setup.model, setup.load)
     spec = engine.spec
-    method = setup.method
-    if method is None:
-        method = "align" if "tokens" in engine.abilities else "equalise"
-        report_model(engine)
+    method = setup.method or ("align" if "tokens" in engine.abilities else "equalise")
     options = dict(setup.options)
     wanted = needs(method, options)
     clean = None if setup.clean is None else open_unlabelled(setup.clean)

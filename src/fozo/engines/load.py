@@ -66,7 +66,8 @@ class LoadOptions:
     """``"cpu"``, ``"cuda"``, ...; by default where the model is."""
     dtype: str | None = None
     """Precision of a torch model: ``"bfloat16"``, ``"float16"``, ``"float32"`` or ``"float64"``; by default its own.
-    ``"auto"`` measures whether bfloat16 or float32 is faster here. What is learnt and measured keeps full precision."""
+    OpenVINO takes all but the last, and float32 by default. ``"auto"`` measures once for each machine and model whether
+    bfloat16 or float32 is faster. What is learnt and measured keeps full precision."""
     chunk: int | None = None
     """How many images go through the blocks together; bounds memory. The default measures well."""
     threads: int | None = None
@@ -106,6 +107,8 @@ def load_engine(model: Model, options: LoadOptions | None = None, **changes: obj
     if unknown:
         raise FozoError(f"load_engine has no option {unknown[0]!r}; its options are {', '.join(known)}")
     options = replace(options or LoadOptions(), **changes)  # type: ignore[arg-type]
+    if options.dtype not in (None, *DTYPES):
+        raise FozoError(f"dtype must be one of {', '.join(DTYPES)}, not {options.dtype!r}")
     if isinstance(model, Engine):
         options.refuse(known, "this is an engine already; give it when the engine is made")
         return model
@@ -231,7 +234,12 @@ def _load_graph(path: str | os.PathLike[str], options: LoadOptions) -> GraphEngi
     known = {None: OnnxEngine, "onnxruntime": OnnxEngine, "openvino": OpenvinoEngine}
     if options.runtime not in known:
         raise FozoError(f"runtime must be 'onnxruntime' or 'openvino', not {options.runtime!r}")
-    engine: GraphEngine = known[options.runtime](path, threads=options.threads, chunk=options.chunk)
+    size = {"threads": options.threads, "chunk": options.chunk}
+    if options.dtype is not None and options.runtime == "openvino":
+        engine: GraphEngine = OpenvinoEngine(path, dtype=options.dtype, **size)
+        options = replace(options, dtype=None)
+    else:
+        engine = known[options.runtime](path, **size)
     # After opening: a file of another program has been refused above, and takes image_size.
     fixed = ("architecture", "heads", "image_size", "channels", "device", "dtype", "scales")
     options.refuse(fixed, f"{os.fspath(path)} is an exported model; choose it when exporting")
@@ -248,7 +256,7 @@ def _adjusted(engine: H, options: LoadOptions) -> H:
 def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOptions) -> Engine:
     import torch
 
-    from fozo.engines.torch_engine import TorchEngine, faster_dtype
+    from fozo.engines.torch_engine import TorchEngine, measured_dtype
     from fozo.models.convert import (
         hints_from_name,
         names_by_tag,
@@ -258,8 +266,6 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
     )
     from fozo.models.libraries import converter
 
-    if options.dtype not in (None, *DTYPES):
-        raise FozoError(f"dtype must be one of {', '.join(DTYPES)}, not {options.dtype!r}")
     own_name = Path(model).stem if isinstance(model, (str, os.PathLike)) else "vit"
     hints = hints_from_name(options.architecture or own_name)
     hints = replace(hints, heads=options.heads or hints.heads, resize_to=both_sides(options.image_size))
@@ -292,7 +298,7 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
     try:
         vit = vit.to(device=options.device)
         if options.dtype is not None:
-            vit = vit.to(faster_dtype(vit) if options.dtype == "auto" else getattr(torch, options.dtype))
+            vit = vit.to(measured_dtype(vit) if options.dtype == "auto" else getattr(torch, options.dtype))
     except (RuntimeError, AssertionError, NotImplementedError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise FozoError(

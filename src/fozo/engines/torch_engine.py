@@ -17,8 +17,7 @@ import copy
 import hashlib
 import math
 import os
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, reduce
 from itertools import accumulate, pairwise
@@ -32,11 +31,11 @@ from fozo.core.moments import TokenMoments
 from fozo.core.normalisation import check_images
 from fozo.engines.base import EngineBase, foreign
 from fozo.engines.blackbox import to_numpy
+from fozo.engines.precision import faster_dtype
 from fozo.engines.walk import Visit
 from fozo.errors import check_counts
 from fozo.models.vit import Block, Linear, ViT
 from fozo.types import (
-    LOG,
     NO_KNOBS,
     SAMPLED_TOKENS,
     Affine,
@@ -58,7 +57,6 @@ CPU_TOKENS = 1600
 matrix products too small, more leave the cache."""
 GPU_TOKENS = 51200  # the same for a device that wants large products
 MEASURED_IMAGES = 4
-MEASURED_RUNS = 3  # of which the fastest counts
 
 if hasattr(os, "register_at_fork"):
     # OpenMP, which torch computes with, waits for ever in a forked child for the threads that its parent had, unless
@@ -284,20 +282,25 @@ def fingerprint(vit: ViT) -> str:
     return digest.hexdigest()
 
 
-def faster_dtype(vit: ViT) -> torch.dtype:
+def measured_dtype(vit: ViT) -> torch.dtype:
     """Measure whether a model is faster in float32 or in bfloat16, on the device where it is."""
-    a = vit.architecture
-    seconds = {torch.float32: math.inf, torch.bfloat16: math.inf}
-    twins = {dtype: copy.deepcopy(vit).to(dtype) for dtype in seconds}
-    for _ in range(MEASURED_RUNS):
-        for dtype, twin in twins.items():
-            images = torch.zeros((MEASURED_IMAGES, a.channels, *a.image_size), dtype=dtype, device=vit.cls_token.device)
-            start = time.perf_counter()
-            with torch.inference_mode():
-                twin(images).cpu()
-            seconds[dtype] = min(seconds[dtype], time.perf_counter() - start)
-    dtype = min(seconds, key=lambda dtype: seconds[dtype])
-    LOG.info("%s is faster here: %s", dtype, ", ".join(f"{name} {value:.3f} s" for name, value in seconds.items()))
+    architecture = vit.architecture
+    device = vit.cls_token.device
+    shape = (MEASURED_IMAGES, architecture.channels, *architecture.image_size)
+
+    def make(name: str) -> Callable[[], object]:
+        dtype = getattr(torch, name)
+        twin = copy.deepcopy(vit).to(dtype)
+        images = torch.zeros(shape, dtype=dtype, device=device)
+
+        @torch.inference_mode()
+        def run() -> object:
+            return twin(images).cpu()
+
+        return run
+
+    model = f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads, {architecture}"
+    dtype: torch.dtype = getattr(torch, faster_dtype(model, make))
     return dtype
 
 

@@ -25,6 +25,7 @@ from fozo.engines.base import HeadEngine, foreign
 from fozo.engines.blackbox import to_numpy
 from fozo.engines.onnx import schema
 from fozo.engines.onnx.rows import Execute, Float32, Rows, Shapes, filled
+from fozo.engines.precision import faster_dtype
 from fozo.errors import FozoError, check_counts
 from fozo.io.system import usable_cpus
 from fozo.types import NO_KNOBS, Affine, Batch, Engine, Floats, Images, Knobs, Move, Spec, Tap, Taps, Threads
@@ -36,6 +37,9 @@ CALL_TOKENS = 800
 eight images of one of Align's groups are then two calls, which go side by side. Not by the number of threads: INT8
 measures ranges by the call, so results would too."""
 CHANNELS = (1, 3, 4)
+PRECISIONS = {"float32": ("FP32", "f32"), "bfloat16": ("BF16", "bf16"), "float16": ("FP16", "f16")}
+"""What OpenVINO calls a processor's ability, and the precision itself."""
+MEASURED_IMAGES = 4
 DTYPES: dict[str, npt.DTypeLike] = {
     "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16
 }  # fmt: skip
@@ -268,7 +272,14 @@ class OpenvinoEngine(GraphEngine):
 
     _process: ClassVar[int | None] = None  # the process that made the first engine
 
-    def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None, chunk: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        threads: int | None = None,
+        chunk: int | None = None,
+        dtype: str = "float32",
+    ) -> None:
         try:
             openvino = importlib.import_module("openvino")
         except ImportError as error:
@@ -289,11 +300,26 @@ class OpenvinoEngine(GraphEngine):
         }
         spec = schema.read_spec(file, metadata, shapes)
         count = thread_count(threads)
+
+        def run_in(dtype: str) -> Callable[[], object]:
+            engine = OpenvinoEngine(file, threads=threads, chunk=chunk, dtype=dtype)
+            return partial(engine.run, engine.check(np.zeros((MEASURED_IMAGES, *spec.image_shape), np.float32)))
+
+        abilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        if dtype == "auto":
+            dtype = "float32"
+            if PRECISIONS["bfloat16"][0] in abilities:
+                dtype = faster_dtype(f"OpenVINO {openvino.__version__}, {count} threads, {spec.fingerprint}", run_in)
+        ability, precision = PRECISIONS.get(dtype, ("", ""))
+        if ability not in abilities:
+            raise FozoError(f"OpenVINO has no {dtype} on this processor; give float32, or auto")
+        if dtype != "float32":
+            spec = replace(spec, fingerprint=f"{spec.fingerprint}-{dtype}")
         settings = {
             "INFERENCE_NUM_THREADS": count,
             "PERFORMANCE_HINT": "LATENCY",
             # Otherwise newer processors would compute in bfloat16, and the numbers would depend on the machine.
-            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_PRECISION_HINT": precision,
         }
         request = core.compile_model(model, "CPU", settings).create_infer_request()
         lock = threading.Lock()
@@ -305,7 +331,7 @@ class OpenvinoEngine(GraphEngine):
                 # The request's tensors are overwritten by the next call, so what leaves here is a copy.
                 return [request.get_tensor(name).data.copy() for name in outputs]
 
-        self.reopen = partial(OpenvinoEngine, file.resolve(), threads=threads, chunk=chunk)
+        self.reopen = partial(OpenvinoEngine, file.resolve(), threads=threads, chunk=chunk, dtype=dtype)
         super().__init__(
             spec, execute, shapes, chunk, Threads(count), calls=Threads(1)
         )  # every call has its own threads
