@@ -1,11 +1,8 @@
 """Many jobs in worker processes of this machine, or on a Ray cluster.
 
 A stream has an order and a state, so a whole stream is one job, which goes on from its own files after any kill.
-Workers that outlived a killed parent would hold its locks and write its files: each reads its jobs from a pipe that
-ends with the parent, and on Linux the kernel kills it with the parent, even while it is busy in C code.
 """
 
-import ctypes
 import logging
 import os
 import signal
@@ -16,31 +13,29 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from fozo.errors import FozoError, check_counts
-from fozo.io.system import without_interrupts
+from fozo.io.system import die_with, starting_workers
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
+Work = Callable[[Job], Result]
 Answers = Generator[tuple[Job, Result | Exception], None, None]
 
 GRACE = 5.0  # seconds that an interrupted worker has to remove what it has half-written
 LOOK = 60.0  # seconds after which a wait for Ray begins again: one without a limit gives up after 10^6
-PR_SET_PDEATHSIG = 1  # see Linux's prctl(2)
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
 DEATH = "its worker process died {} times, perhaps for lack of memory; give the same command with fewer workers"
 
 
 def run(
-    function: Callable[[Job], Result], jobs: Iterable[Job], *, workers: int | None = None, ray: bool = False,
+    function: Work[Job, Result], jobs: Iterable[Job], *, workers: int | None = None, ray: bool = False,
     cpus: int = 1, gpus: float = 0.0, tries: int = 3,
 ) -> Answers[Job, Result]:  # fmt: skip
     """Call ``function(job)`` for every job; give each job with its result, in the order in which they end.
 
-    An exception is a result, too, so that one job does not end the others. Closing the iterator ends the workers.
+    An exception is a result, too, so that one job does not end the others. Worker processes end with the iterator.
 
     Args:
         function: a function of a module, or a ``partial`` of one: it is sent to other processes, as jobs are.
@@ -56,32 +51,30 @@ def run(
         return _on_ray(function, jobs, cpus, gpus, tries)
     if workers is None:
         return ((job, _answer(function, job)) for job in jobs)
-    return _in_processes(function, jobs, workers, cpus, tries)
+    return _locally(function, jobs, workers, cpus, tries)
 
 
-def _answer(function: Callable[[Job], Result], job: Job) -> Result | Exception:
+def _answer(function: Work[Job, Result], job: Job) -> Result | Exception:
     try:
         return function(job)
     except Exception as error:
         return error
 
 
-def _in_processes(
-    function: Callable[[Job], Result], jobs: Iterable[Job], workers: int, cpus: int, tries: int
-) -> Answers[Job, Result]:
+def _locally(work: Work[Job, Result], jobs: Iterable[Job], workers: int, cpus: int, tries: int) -> Answers[Job, Result]:
     waiting = deque((job, 1) for job in jobs)
-    processes: dict[Any, SpawnProcess] = {}  # by their pipes
+    processes: dict[Any, Any] = {}
     busy: dict[Any, tuple[Job, int]] = {}
     deaths = 0  # in a row
     try:
         while waiting or busy:
-            while waiting and len(busy) < workers:
-                pipe = next((pipe for pipe in processes if pipe not in busy), None) or _start(function, cpus, processes)
+            while len(processes) < min(workers, len(waiting) + len(busy)):
+                processes.update([_start(work, cpus)])
+            for pipe in [pipe for pipe in processes if pipe not in busy][: len(waiting)]:
                 busy[pipe] = waiting.popleft()
                 with suppress(OSError):  # it has died, which is noticed below
                     pipe.send(busy[pipe][0])
-            ready: list[Any] = wait(list(busy))
-            for pipe in ready:
+            for pipe in list[Any](wait(list(busy))):
                 job, attempt = busy.pop(pipe)
                 try:
                     answer: Result | Exception = pipe.recv()
@@ -104,27 +97,19 @@ def _in_processes(
             process.kill()
 
 
-def _start(function: Callable[[Job], object], cpus: int, processes: dict[Any, SpawnProcess]) -> Any:  # noqa: ANN401
-    # Spawned, not forked: threads of OpenCV, BLAS or torch do not survive a fork.
-    context = get_context("spawn")
+def _start(function: Work[Job, object], cpus: int) -> tuple[Any, Any]:
+    context = get_context("spawn")  # not forked: threads of OpenCV, BLAS or torch do not survive a fork
     pipe, other = context.Pipe()
-    processes[pipe] = context.Process(target=_work, args=(function, other, os.getpid()), daemon=True)
-    before = dict(os.environ)
-    os.environ.update(dict.fromkeys(THREADS, str(cpus)))
-    with without_interrupts():
-        processes[pipe].start()
-    os.environ.clear()
-    os.environ.update(before)
+    process = context.Process(target=_work, args=(function, other, os.getpid()), daemon=True)
+    with starting_workers(cpus):
+        process.start()
     other.close()  # so that the pipe ends with the process
-    return pipe
+    return pipe, process
 
 
-def _work(function: Callable[[Job], object], pipe: Connection, parent: int) -> None:
+def _work(function: Work[Job, object], pipe: Connection, parent: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # unwinds, so that temporary files are removed
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before that
-            os._exit(1)
+    die_with(parent)
     jobs: SimpleQueue[Job] = SimpleQueue()
 
     def receive() -> None:
@@ -133,14 +118,13 @@ def _work(function: Callable[[Job], object], pipe: Connection, parent: int) -> N
                 jobs.put(pipe.recv())
         os._exit(1)
 
+    # The pipe ends with a killed parent, whose locks this process must not hold.
     threading.Thread(target=receive, daemon=True).start()
     while True:
         pipe.send(_answer(function, jobs.get()))
 
 
-def _on_ray(
-    function: Callable[[Job], Result], jobs: Iterable[Job], cpus: int, gpus: float, tries: int
-) -> Answers[Job, Result]:
+def _on_ray(work: Work[Job, Result], jobs: Iterable[Job], cpus: int, gpus: float, tries: int) -> Answers[Job, Result]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     heard = signal.getsignal(signal.SIGTERM)
     try:
@@ -156,12 +140,11 @@ def _on_ray(
         signal.signal(signal.SIGTERM, heard)  # Ray takes it
     # Deaths alone are tried again: what the function raises is its answer.
     task: Any = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=tries - 1, retry_exceptions=False)(_answer)
-    pending = {task.remote(function, job): job for job in jobs}
+    pending = {task.remote(work, job): job for job in jobs}
     while pending:
         for reference in ray.wait(list(pending), timeout=LOOK)[0]:
             job = pending.pop(reference)
             try:
-                answer: Result | Exception = ray.get(reference)
+                yield job, ray.get(reference)
             except ray.exceptions.RayError:
-                answer = FozoError(DEATH.format(tries))
-            yield job, answer
+                yield job, FozoError(DEATH.format(tries))

@@ -22,7 +22,7 @@ METHOD = "See fozo methods; align by default, equalise for a model that shows no
 SOURCES = "Folders of images, seen in the order of their names, or videos: each is a stream of its own."
 OUT = "File for the predictions: CSV, or .jsonl; predictions.csv by default."
 OUT_DIR = "Folder for the predictions, state and log of many streams; the same command goes on after any kill."
-REFERENCE = "What fozo calibrate --monitor wrote: a monitor watches each stream."
+REFERENCE = "What fozo calibrate --reference wrote: a monitor watches each stream."
 
 
 def method_names() -> list[str]:

@@ -1,12 +1,18 @@
 """This installation and this machine."""
 
+import ctypes
 import os
 import platform
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
+
+PR_SET_PDEATHSIG = 1  # see Linux's prctl(2)
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
+"""Variables of the environment that libraries read when they are imported."""
 
 
 def usable_cpus() -> int:
@@ -32,13 +38,24 @@ def installed_version() -> str:
 
 
 @contextmanager
-def without_interrupts() -> Iterator[None]:
-    """Have processes started here not hear Ctrl-C from their first instruction on; this one hears it afterwards."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def starting_workers(threads: int) -> Iterator[None]:
+    """Have processes started here use few threads, and not hear Ctrl-C from their first instruction on."""
+    before = dict(os.environ)
+    os.environ.update(dict.fromkeys(THREADS, str(threads)))
+    is_posix = hasattr(signal, "pthread_sigmask")
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if is_posix else set()
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if is_posix:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def die_with(parent: int) -> None:
+    """Have Linux kill this process with its parent, even while it is busy in C code."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before that
+            os._exit(1)
