@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment, minimize
-from scipy.special import expit, softmax
+from scipy.special import expit, logit, softmax
 
 import fozo
 from benchmarks.common import markdown
@@ -29,17 +29,15 @@ from fozo.data.corruptions import EXTRA_KINDS, KINDS, UNSEEN_KINDS, corrupt
 from fozo.data.images import Pixels
 from fozo.data.streams import prepare
 from fozo.methods.registry import AnyMethod
-from fozo.monitor.accuracy import ADAPTED_ERROR, PLAIN_ERROR, ConfidenceThreshold, prediction_features
+from fozo.monitor.accuracy import ADAPTED_ERROR, PLAIN_ERROR, CleanConfidence, prediction_features
 from fozo.types import Array, Floats
 
 CLEAN = 512
 BATCH = 32
 IMAGES = {1: 64, 3: 128, 5: 64}
 """Images of each severity."""
-LONG = {"fog": 1024, "plasma_noise": 1024}
-"""Kinds with a longer stream at severity 3."""
 SETS = {"extra": EXTRA_KINDS, "fifteen": KINDS, "unseen": UNSEEN_KINDS}
-SIZES = (64, 128, 1024)
+SIZES = (64, 128)
 CELL = ("images", "kinds", "predictions", "model")
 Row = dict[str, Any]
 
@@ -118,12 +116,12 @@ class Models:
 
 
 def transported(probabilities: Array) -> float:
-    """COT (Lu et al., 2023): probability of the classes that all images would have if classes were equally frequent."""
+    """COT (Lu et al., 2023): probability of the classes that all images would have if classes were equally frequent, of fewer
+    images than classes."""
     count, classes = probabilities.shape
     shares = np.diff(np.linspace(0, classes, count + 1).round().astype(int))
-    images = np.repeat(np.arange(count), shares) if count < classes else np.arange(count)
-    copies = -(-len(images) // classes)
-    gains = np.tile(probabilities[images], copies)
+    images = np.repeat(np.arange(count), shares)
+    gains = probabilities[images]
     rows, columns = linear_sum_assignment(-gains)
     return float(gains[rows, columns].mean())
 
@@ -145,40 +143,41 @@ class CleanOnly:
 
     def __init__(self, clean: Predictions, mode: str) -> None:
         self.mode = mode
-        logits = clean.logits(mode)
         correct = clean.correct(mode)
-        features = prediction_features(logits)
-        self.accuracy = float(correct.mean())
+        features = prediction_features(clean.logits(mode))
         error = ADAPTED_ERROR if mode == "adapted" else PLAIN_ERROR
-        self.threshold = ConfidenceThreshold.of(features, correct, error)
-        self.unlabelled = ConfidenceThreshold.of(features, None)
-        self.hard = float(np.quantile(features[:, 0], 1 - self.accuracy))
-        self.confidence = float(softmax(logits, axis=1).max(axis=1).mean())
+        self.labelled = CleanConfidence.of(features, correct, error)
+        self.unlabelled = CleanConfidence.of(features, None, error)
+        self.hard = float(np.quantile(features[:, 0], 1 - self.labelled.accuracy))
 
         def loss(line: Array) -> float:
-            p = expit(line[0] + line[1] * features[:, 0])
+            p = calibrated(features[:, 0], line)
             return float(-np.log(np.where(correct > 0, p, 1 - p) + 1e-12).mean())
 
         self.platt = minimize(loss, np.array([0.0, 1.0])).x
 
     def estimates(self, predictions: Predictions) -> dict[str, float]:
-        logits = predictions.logits(self.mode)
-        features = prediction_features(logits)
-        probabilities = softmax(logits, axis=1)
-        confidence = float(probabilities.max(axis=1).mean())
-        ours = self.threshold.estimate(features, len(logits))
-        unlabelled = self.unlabelled.estimate(features, len(logits), relative=True)
+        features = prediction_features(predictions.logits(self.mode))
+        confidences = features[:, 0]
+        ours = self.labelled.estimate(features, len(features))
+        unlabelled = self.unlabelled.estimate(features, len(features), relative=True)
         assert ours is not None and unlabelled is not None
+        confidence = float(confidences.mean())
         return {
             "low": ours.low,
             "high": ours.high,
-            "soft ATC": ours.value,
-            "soft ATC, no labels": self.accuracy * unlabelled.value,
+            "fozo": ours.value,
+            "fozo, no labels": self.labelled.accuracy * unlabelled.value,
             "average confidence": confidence,
-            "ATC": float((features[:, 0] > self.hard).mean()),
-            "DoC": self.accuracy - self.confidence + confidence,
-            "CBPE": float(expit(self.platt[0] + self.platt[1] * features[:, 0]).mean()),
+            "ATC": float((confidences > self.hard).mean()),
+            "DoC": self.labelled.accuracy - self.labelled.confidence + confidence,
+            "CBPE": float(calibrated(confidences, self.platt).mean()),
         }
+
+
+def calibrated(confidences: Array, line: Array) -> Array:
+    """Platt's scaling of confidences."""
+    return np.asarray(expit(line[0] + line[1] * logit(np.clip(confidences, 1e-4, 1 - 1e-4))))
 
 
 def fitted_lines(known: list[Predictions], mode: str, count: int) -> dict[str, npt.NDArray[np.float64]]:
@@ -189,17 +188,16 @@ def fitted_lines(known: list[Predictions], mode: str, count: int) -> dict[str, n
 
 
 def judge(models: Models, model: str, mode: str) -> Iterator[Row]:
-    """Expect the accuracy of every stream, of its first 64 images, 128 and so on."""
+    """Expect the accuracy of every stream, of its first 64 and 128 images."""
     clean = models.predict(model)
     known = CleanOnly(clean, mode)
     streams = {}
     for kinds, severity in product(SETS, IMAGES):
         for kind in SETS[kinds] if severity > 1 or kinds == "extra" else ():
-            images = LONG.get(kind, IMAGES[severity]) if severity == 3 else IMAGES[severity]
-            streams[kinds, kind, severity] = models.predict(model, kind, severity, images)
+            streams[kinds, kind, severity] = models.predict(model, kind, severity, IMAGES[severity])
     extra = [predictions for (kinds, _, _), predictions in streams.items() if kinds == "extra"]
     for count in SIZES:
-        lines = fitted_lines([clean, *extra], mode, min(count, IMAGES[3]))
+        lines = fitted_lines([clean, *extra], mode, count)
         for stream, predictions in streams.items():
             if len(predictions.labels) < count:
                 continue

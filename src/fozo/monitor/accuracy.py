@@ -1,13 +1,10 @@
-"""How often predictions are right, from their confidence: a threshold that labelled clean images set.
+"""How often predictions are right, from how far their confidence has fallen below that on clean images.
 
-    P(right) = sigmoid(3 (l - t)),    l = logit of the largest softmax probability
+    accuracy = clean accuracy - 1.3 (clean confidence - confidence)
 
-The threshold ``t`` is such that the mean over the clean images is the accuracy on them. This is ATC (Garg et al.,
-"Leveraging Unlabeled Data to Predict Out-of-Distribution Performance", ICLR 2022) with a soft edge: ATC counts the
-predictions above the threshold. On corrupted images it expects too little of some models, and calibrated confidence
-(a slope near 1) too much of others; the slope between them was chosen on four kinds of corruption.
-
-Nothing is measured on corrupted images. docs/monitoring.md compares it with nine other estimates.
+This is DoC (Guillory et al., "Predicting with Confidence on Unseen Distributions", ICCV 2021) with a slope: predictions
+become wrong faster than they become unsure. The slope was chosen on four kinds of corruption. Nothing is measured on
+corrupted images; docs/monitoring.md compares it with ten other estimates.
 """
 
 from __future__ import annotations
@@ -15,16 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.spatial.distance import cdist
-from scipy.special import entr, expit, logit, softmax
+from scipy.special import entr, softmax
 
 from fozo.state import State
 from fozo.types import Array, Floats
 
-SLOPE = 3.0  # of the logit of being right by the logit of the confidence: 1 is believing it, infinity is ATC
-MIN_DOUBT = 1e-4  # least probability of being right, and of being wrong, that a confidence stands for
-MAX_LOGIT = float(logit(1 - MIN_DOUBT))
+SLOPE = 1.3  # by how much accuracy falls with the mean confidence
 MIN_IMAGES = 16  # different pictures below which nothing is said
 SAME_PICTURE = 0.05  # squared distance of features, in units of a clean image's, up to which two pictures are one
 PLAIN_ERROR = 0.08  # standard error of an expected accuracy beside chance, over kinds of corruption: of a plain model
@@ -52,45 +46,41 @@ class Estimate:
 
 
 def prediction_features(logits: Floats) -> Array:
-    """Features of single predictions: logit of the confidence, and entropy: ``[n, 2]``; 0 without logits."""
+    """Features of single predictions: their confidence and entropy, ``[n, 2]``; 0 without logits."""
     x = np.asarray(logits, dtype=np.float64)
     if not x.shape[1]:
         return np.zeros((len(x), 2))
     p = softmax(x, axis=1)
-    confidence = np.clip(p.max(axis=1), MIN_DOUBT, 1 - MIN_DOUBT)
-    return np.stack([logit(confidence), entr(p).sum(axis=1)], axis=1)
+    return np.stack([p.max(axis=1), entr(p).sum(axis=1)], axis=1)
 
 
 @dataclass(frozen=True)
-class ConfidenceThreshold(State):
-    """How confident predictions of a model have to be for being as often right as wrong."""
+class CleanConfidence(State):
+    """How confident the predictions of clean images are, and how often they are right."""
 
-    threshold: float
-    """As a logit."""
-    clean: float
-    """Accuracy on the clean images; without labels, their mean confidence."""
+    confidence: float
+    """Mean of the largest probabilities."""
+    accuracy: float
+    """Without labels, the mean confidence."""
     images: int
     """How many clean images there were."""
     error: float
     """Standard error of an expected accuracy beside chance."""
 
     def __post_init__(self) -> None:
-        if self.images < 1 or self.error < 0 or not 0 < self.clean < 1 or not np.isfinite(self.threshold):
-            raise ValueError("a threshold is not finite, or of no images")
+        if self.images < 1 or self.error < 0 or not (0 < self.confidence <= 1 and 0 <= self.accuracy <= 1):
+            raise ValueError("a confidence is not within 0 and 1, or of no images")
 
     @classmethod
-    def of(cls, predictions: Array, correct: Array | None, error: float = ADAPTED_ERROR) -> ConfidenceThreshold:
-        """Set it by :func:`prediction_features` of clean images, and by which of these are right, if that is known."""
-        confidences = predictions[:, 0]
-        rates = expit(confidences) if correct is None else correct
-        clean = float(np.clip(rates.mean(), MIN_DOUBT, 1 - MIN_DOUBT))
-        bound = 3 * MAX_LOGIT
-        threshold = brentq(lambda t: expit(SLOPE * (confidences - t)).mean() - clean, -bound, bound)
-        return cls(float(threshold), clean, len(predictions), error)
+    def of(cls, predictions: Array, correct: Array | None, error: float) -> CleanConfidence:
+        """Take it from :func:`prediction_features` of clean images, and from which are right, if that is known."""
+        confidence = float(predictions[:, 0].mean())
+        accuracy = confidence if correct is None else float(correct.mean())
+        return cls(confidence, accuracy, len(predictions), error)
 
     def probabilities(self, predictions: Array) -> Array:
-        """Probability of being right, of each of some predictions."""
-        return np.asarray(expit(SLOPE * (predictions[:, 0] - self.threshold)))
+        """How often each of some predictions is right; only means have a meaning, single ones may be beyond 0 and 1."""
+        return np.asarray(self.accuracy + SLOPE * (predictions[:, 0] - self.confidence))
 
     def estimate(self, predictions: Array, pictures: int, *, relative: bool = False) -> Estimate | None:
         """Expected accuracy of predictions of so many different pictures.
@@ -100,10 +90,10 @@ class ConfidenceThreshold(State):
         """
         if pictures < MIN_IMAGES:
             return None
-        value = float(self.probabilities(predictions).mean())
+        value = float(np.clip(self.probabilities(predictions).mean(), 0, 1))
         chance = value * (1 - value) * (1 / pictures + 1 / self.images)
         margin = T95 * float(np.sqrt(chance + self.error**2))
-        unit = self.clean if relative else 1.0
+        unit = self.accuracy if relative else 1.0
         value, low, high = np.clip(np.array([value, value - margin, value + margin]) / unit, 0, 1).tolist()
         return Estimate(value, low, high, relative)
 
@@ -155,7 +145,7 @@ class Comparison:
         return self.worse_by(END_ERRORS)
 
     @classmethod
-    def of(cls, pairs: Array, plain: ConfidenceThreshold | None, adapted: ConfidenceThreshold | None) -> Comparison:
+    def of(cls, pairs: Array, plain: CleanConfidence | None, adapted: CleanConfidence | None) -> Comparison:
         """Compare pairs that :func:`paired` returned."""
         is_same = pairs[:, 2] > 0
         agreement = float(is_same.mean())

@@ -26,7 +26,7 @@ from fozo.methods.method import Method
 from fozo.monitor.accuracy import (
     ADAPTED_ERROR,
     PLAIN_ERROR,
-    ConfidenceThreshold,
+    CleanConfidence,
     Estimate,
     different_pictures,
     prediction_features,
@@ -66,9 +66,9 @@ class Reference(Measured):
     clean: CleanImages
     signatures: Signatures | None
     """``None`` if no images were corrupted."""
-    adapted: ConfidenceThreshold | None
+    adapted: CleanConfidence | None
     """For the predictions of the method; ``None`` if it gives no logits."""
-    plain: ConfidenceThreshold | None
+    plain: CleanConfidence | None
     """For those of the plain model."""
     unlabelled: bool
     """Whether there were no labels: then accuracy is expected as a fraction of that on clean images."""
@@ -165,8 +165,8 @@ class Reference(Measured):
             method=adapter.info.name,
             clean=CleanImages.of(clean, entropies),
             signatures=Signatures.of(clean, rows) if rows else None,
-            adapted=_threshold(adapted, labels, ADAPTED_ERROR if adapts else PLAIN_ERROR) if has_logits else None,
-            plain=_threshold(plain, labels, PLAIN_ERROR) if has_logits else None,
+            adapted=_confidence(adapted, labels, ADAPTED_ERROR if adapts else PLAIN_ERROR) if has_logits else None,
+            plain=_confidence(plain, labels, PLAIN_ERROR) if has_logits else None,
             unlabelled=labels is None,
         )
 
@@ -269,10 +269,10 @@ def _batches(pixels: Pixels, sample: int, progress: Progress) -> Iterator[tuple[
             progress("collecting the monitor's reference", done, total)
 
 
-def _threshold(logits: list[Floats], labels: Labels | None, error: float) -> ConfidenceThreshold:
+def _confidence(logits: list[Floats], labels: Labels | None, error: float) -> CleanConfidence:
     joined = np.concatenate(logits)
     correct = None if labels is None else (joined.argmax(axis=1) == labels).astype(np.float64)
-    return ConfidenceThreshold.of(prediction_features(joined), correct, error)
+    return CleanConfidence.of(prediction_features(joined), correct, error)
 
 
 @dataclass(frozen=True)
