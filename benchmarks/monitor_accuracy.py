@@ -116,8 +116,10 @@ class Models:
 
 
 def transported(probabilities: Array) -> float:
-    """COT (Lu et al., 2023): probability of the classes that all images would have if classes were equally frequent, of fewer
-    images than classes."""
+    """COT (Lu et al., 2023): probability that images would have of classes that are equally frequent.
+
+    There are fewer images than classes.
+    """
     count, classes = probabilities.shape
     shares = np.diff(np.linspace(0, classes, count + 1).round().astype(int))
     images = np.repeat(np.arange(count), shares)
