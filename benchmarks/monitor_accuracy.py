@@ -116,9 +116,9 @@ class Models:
 
 
 def transported(probabilities: Array) -> float:
-    """COT (Lu et al., 2023): probability that images would have of classes that are equally frequent.
+    """COT (Lu et al., 2023): mean probability of the classes that images would have if all classes were as frequent.
 
-    There are fewer images than classes.
+    There are fewer images than classes: each image is shared among several.
     """
     count, classes = probabilities.shape
     shares = np.diff(np.linspace(0, classes, count + 1).round().astype(int))
