@@ -61,7 +61,7 @@ def test_a_file_of_version_02_is_read_with_advice(material: Material, tmp_path: 
     for reference in (material.reference, drift_only, no_regression):
         of_version_02(reference, tmp_path / "old.npz")
         with pytest.warns(FutureWarning, match=r"old\.npz is a file of fozo 0\.2"):
-            assert same(fozo.MonitorReference.load(tmp_path / "old.npz"), reference)
+            assert same(fozo.MonitorReference.load(tmp_path / "old.npz"), replace(reference, views=None))
     damages: list[tuple[dict[str, Any], str]] = [
         ({"version": 2}, "it is of version 2"),
         ({"statistics": ["size"]}, "statistics of another version"),

@@ -27,6 +27,7 @@ from fozo.methods.method import Method
 from fozo.monitor.drift import MIN_SCALE, RECENT, CleanImages, Whitening
 from fozo.monitor.quality import NAMES, QualityStatistics
 from fozo.monitor.regression import Estimate, Evidence, Regression, prediction_features
+from fozo.monitor.scene import Views, views_of
 from fozo.state import Measured, State
 from fozo.types import Answer, Array, Floats, Spec, short
 
@@ -82,6 +83,8 @@ class MonitorReference(Measured):
     """Regression for those of the plain model."""
     unlabelled: bool
     """Whether there were no labels: then accuracy is expected as a fraction of that on clean images."""
+    views: Views | None = None
+    """The scenes that several of the clean images show."""
     statistics: tuple[str, ...] = NAMES
     """The image-quality statistics that were measured."""
 
@@ -142,7 +145,10 @@ class MonitorReference(Measured):
             )
         if sample < 2:
             raise FozoError(f"sample is {sample}; give at least 2 images for each corruption, such as {SAMPLE}")
-        return cls.of(adapter, list(measure(adapter, images, sample if corruptions else 0, progress)), labels)
+        measurements = list(measure(adapter, images, sample if corruptions else 0, progress))
+        quality = QualityStatistics(spec)
+        frames = (quality.pixels(spec.normalise(picture[None]))[0] for picture in images)
+        return replace(cls.of(adapter, measurements, labels), views=views_of(frames, measurements[0].features))
 
     @classmethod
     def of(cls, adapter: Method[Any, Any], measurements: list[Measurement], labels: Labels | None) -> MonitorReference:
