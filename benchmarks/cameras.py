@@ -293,7 +293,7 @@ def changed_stream(kind: str, change: str, pictures: Pictures, seed: int) -> Ite
     yield from sensed(iter(past), seed)
     if change == CODED:
         rest = list(frames)
-        coded = list(through_ffmpeg(iter(rest), "30k"))
+        coded = list(through_ffmpeg(iter(rest), "12k"))
         mixed = [coded[i] if amount_at(i, sudden=True) else frame for i, frame in enumerate(rest)]
         yield from sensed(iter(mixed), seed + 1)
         return

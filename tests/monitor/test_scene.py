@@ -105,7 +105,7 @@ def test_dirt_is_said_with_its_place_and_ends_with_wiping(camera: Camera) -> Non
 def test_defocus_is_noticed(camera: Camera) -> None:
     camera.see([scene(0)] * 40)
     ((name, began),) = camera.see([gaussian_filter(scene(0), (1.5, 1.5, 0))] * 20)
-    assert name == "drift" and abs(began - 41) <= 3 and "finest detail -" in camera.monitor.sentence
+    assert name == "drift" and abs(began - 41) <= 3 and "detail -" in camera.monitor.sentence
 
 
 def moved(camera: Camera) -> None:

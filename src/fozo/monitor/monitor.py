@@ -42,6 +42,7 @@ Indices = npt.NDArray[np.integer]
 LOG = logging.getLogger("fozo.monitor")
 WINDOW = 64  # most recent images that quality statistics, diagnosis and expected accuracy refer to
 SUPPORT = 0.5  # p-value of a change below which features support that the drift resembles another corruption
+DARK = {"black", "covered"}  # faults that a dark picture of a known scene is not
 MARKS = ("seen", "expected")
 EVENTS = 200  # most recent events that are remembered
 FIRST_DATE = 1e8  # seconds since 1970: an earlier time is one of a video, which begins at 0
@@ -456,8 +457,8 @@ class Monitor(Observer[MonitorState]):
         for number, (frame, row, is_plausible, when) in enumerate(frames, state.images + 1):
             faults, shown = self._faults.look(faults, frame)
             cells = scenes.measure(frame)
-            if "black" in shown and self._scenes.recognises(scene, cells):
-                shown.remove("black")  # it is only dark
+            if not shown.isdisjoint(DARK) and self._scenes.recognises(scene, cells):
+                shown -= DARK  # it is night
             if is_plausible and not shown:
                 scene = self._scenes.update(scene, cells, row, number, when, trusted=trusted)
                 if scene.fixed:

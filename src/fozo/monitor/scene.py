@@ -55,7 +55,7 @@ PRIOR = 4.0  # windows that the variance of single frames counts for, before tha
 DEGREES = 16.0  # degrees of freedom of a variance that is not known but bounded
 QUIET = 0.5  # ratio of distance to threshold below which a frame is learnt from, and a drift is over
 USUAL = 6.0  # mean squared deviation of a frame above which it is not learnt from, unless all is clean
-LOCAL_RATE = 1 / 32  # weight of a new frame in the mean local change
+LOCAL_RATE = 1 / 24  # weight of a new frame in the mean local change
 LOCAL_LIMIT = 0.4  # change of log detail at which a cell is clipped: what passes by is gone before it counts
 LOCAL_LEAST = 0.05  # least standard deviation of a cell's mean log detail
 DIRTY = 4.0  # standard deviations below its clean mean from which a cell is dirty
@@ -188,7 +188,7 @@ class Views(State):
     def variance(self, row: int) -> Array:
         """Variance of the median of a window; of too few windows, that of single frames."""
         least = least_changes(self.cells.shape[1]) ** 2
-        frames = self.frames[row] / max(self.count[row] - 1, 1)
+        frames = (self.frames[row] + 4 * PRIOR * least) / (self.count[row] + PRIOR)  # of few frames, at least that
         blocks = self.windowed[row] / WINDOW
         windows = self.windows[row] / max(self.windowed[row], 1)
         return np.asarray((PRIOR * frames + blocks * windows) / (PRIOR + blocks) + least)
@@ -330,10 +330,17 @@ class SceneDetector:
             scene = self._with_dirt(self._with_drift(scene, row), row)
         is_well = not (scene.drift.drift_detected or scene.dirty or scene.suspected)
         is_quiet = is_well and scene.drift.ratio < QUIET
-        is_usual = float((change**2 / scene.past.variance(row)).sum()) < USUAL * len(change)
-        if learning or ((row or trusted) and is_quiet and (is_usual or scene.past.count[row] < WINDOW)):
+        if learning or ((row or trusted) and is_quiet and self._is_usual(scene.past, row, change, clipped)):
             scene = self._learnt(scene, row, cells, features, change, average, clipped, hour)
         return scene
+
+    def _is_usual(self, past: Views, row: int, change: Array, local: Array) -> bool:
+        """Whether a frame looks clean by itself: the latest frames together take a while to show that it does not."""
+        if not row:
+            return True
+        deviations = np.sqrt(past.local[row] / max(past.count[row], 1))
+        lost = (local < -LOCAL_LIMIT / 2 - deviations).mean()
+        return bool((change**2 / past.variance(row)).mean() < USUAL and lost <= DIRTY_CELLS)
 
     def recognises(self, scene: Scene, cells: Cells) -> bool:
         """Whether a frame is like any view, however dark it is."""
@@ -351,7 +358,7 @@ class SceneDetector:
         row = len(past) - 1
         return replace(
             scene.forgotten(), past=past, row=row, strange=0, moved=UNKNOWN_TIME, dirty=False, suspected=False,
-            clean_frames=0, drift=NO_DRIFT, local=0 * scene.local,
+            clean_frames=0, local=0 * scene.local,
         )  # fmt: skip
 
     def _with_present(self, scene: Scene, cells: Cells, features: Array) -> Scene:
@@ -414,7 +421,7 @@ class SceneDetector:
 
     def _with_drift(self, scene: Scene, row: int) -> Scene:
         past = scene.past
-        if not row or past.count[row] < SETTLED or len(scene.changes) < FEWEST:
+        if not row or len(scene.changes) < FEWEST:
             return scene
         deviation = np.sqrt(past.variance(row))
         window = np.median(scene.changes[-WINDOW:], axis=0) / deviation
@@ -450,8 +457,10 @@ class SceneDetector:
         is_known = past.count[row] >= (WINDOW if row else AVERAGE)
         needed = CLEANED_CELLS if scene.dirty else DIRTY_CELLS
         is_new = not scene.dirty
-        if not is_known or (is_new and scene.drift.warning_detected):  # which may explain it
+        if not is_known:
             return scene
+        if is_new and scene.drift.warning_detected:  # which may explain it
+            return replace(scene, local=0 * scene.local)
         suspected = bool((deviations < -DIRTY / 2).mean() > DIRTY_CELLS)
         return replace(scene, dirty=bool((deviations < -DIRTY).mean() > needed), suspected=suspected)
 
