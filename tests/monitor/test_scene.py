@@ -136,7 +136,7 @@ def test_a_new_view_is_clean_by_itself_after_a_while() -> None:
 
 def test_what_is_expected_is_clean_from_then_on(camera: Camera) -> None:
     camera.see([scene(0)] * 40)
-    ((name, image),) = camera.see([scene(0) * 0.6] * 30)
+    ((_, image),) = camera.see([scene(0) * 0.6] * 30)
     camera.monitor.mark("seen", image)
     assert [event.mark for event in camera.monitor.events] == ["seen"] and camera.monitor.drift.is_drift
     camera.monitor.mark("expected")

@@ -13,6 +13,7 @@ from fozo.errors import FozoError, check_counts
 
 VIDEO = "Folder of clean images, with or without sub-folders; or a video."
 SAMPLE = "Images that --monitor degrades in each of 90 ways, two passes each: 24 by default; more narrow the intervals."
+CORRUPTIONS = "Whether --monitor degrades images; without, it says what drifts but names and expects nothing."
 BLEND = "Statistics of many mixed images: IMAGES are a few clean ones of your own camera."
 
 
@@ -26,12 +27,14 @@ def calibrate(
         Path | None, "Also make fozo watch's reference from IMAGES; with class folders, it expects accuracy."
     ] = None,
     sample: Annotated[int | None, SAMPLE] = None,
+    corruptions: Annotated[bool, typer.Option("--corruptions/--no-corruptions", help=CORRUPTIONS)] = True,
     first: Annotated[str | None, "Of a video, the part that is clean: 60s, 5min; all by default."] = None,
     batch_size: BatchSize = 64,
 ) -> None:
     """Measure a model's source statistics on clean images: a few dozen of your own camera, or a few hundred mixed."""
     from fozo.cli.folder import clean_frames, make_reference, read_batches
     from fozo.core.statistics import SourceStatistics
+    from fozo.data.corruptions.common import opencv
     from fozo.data.sets.folder import open_unlabelled
     from fozo.io import check_output, disk_errors
     from fozo.public import adapter as make_adapter
@@ -39,6 +42,8 @@ def calibrate(
 
     for path in filter(None, (out, monitor)):
         check_output(path)  # said before the work, not after it
+    if monitor is not None and corruptions:
+        opencv()  # the same
     folder = None if images.is_file() else open_unlabelled(images)
     if first is not None and folder:
         raise FozoError(f"--first is for a video, and {images} is not one; leave it out")
@@ -58,7 +63,9 @@ def calibrate(
         statistics.save(out)
     print(f"{out}: statistics of {engine.spec.name} over {images_seen}")
     if monitor is not None:
-        make_reference(make_adapter(engine, statistics), images if frames is None else frames, monitor, sample)
+        make_reference(
+            make_adapter(engine, statistics), images if frames is None else frames, monitor, sample, corruptions
+        )
 
 
 def quantise(
