@@ -365,8 +365,8 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     given = parser.parse_args()
     pictures = Pictures.of(given.pictures, given.set)
-    seeds = range(100, 100 + given.seeds)
-    clean = [(false_alarms, kind, pictures, 100, given.frames) for kind in given.clean]
+    seeds = range(200, 200 + given.seeds)
+    clean = [(false_alarms, kind, pictures, 200, given.frames) for kind in given.clean]
     changes = [
         (noticed, kind, change, pictures, seed) for kind in given.changed for change in given.changes for seed in seeds
     ]
