@@ -305,7 +305,7 @@ def watched(past: Pixels, stream: Iterator[Pixels], seconds: float) -> list[fozo
     adapter = fozo.adapter(
         black_box(lambda images: [""] * len(images), name="nothing", image_size=(SIZE, SIZE), mean=0, std=1), past
     )
-    reference = fozo.MonitorReference.collect(adapter, past, corruptions=False)
+    reference = fozo.Reference.collect(adapter, past, corruptions=False)
     now = np.zeros(1)
     events: list[fozo.monitor.Event] = []
     monitor = fozo.Monitor(reference, on_event=events.append, clock=lambda: now, shadow=0).watch(adapter)

@@ -1,9 +1,9 @@
-"""Charts as SVG, without a library, for light and dark screens: gains with whiskers, curves, gains by corruption."""
+"""Charts as SVG, without a library, for light and dark screens: gains with whiskers, gains by corruption."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from math import ceil, log10
-from typing import NamedTuple, TypeAlias
+from math import ceil
+from typing import NamedTuple
 
 from fozo.bench.gains import signed
 
@@ -22,8 +22,6 @@ text { font: 12px system-ui, sans-serif; fill: var(--ink); }
 polyline { fill: none; stroke-width: 1.8; }
 """
 SIDES = {1: "up", 0: "tie", -1: "down"}
-INKS = ("up", "down", "tie", "four")
-Panels: TypeAlias = Mapping[tuple[str, str], Mapping[str, Sequence[tuple[float, float]]]]
 DARKEST = 20.0
 """Points from which on a field of the map is as dark as any."""
 
@@ -93,9 +91,7 @@ def margin(labels: Sequence[str]) -> float:
     return 16 + 6.5 * max(map(len, labels))
 
 
-def whiskers(
-    title: str, tiers: Sequence[Mapping[str, Mapping[str, Gain]]], low: float, high: float, best_first: bool = True
-) -> str:
+def whiskers(title: str, tiers: Sequence[Mapping[str, Mapping[str, Gain]]], low: float, high: float) -> str:
     """Gains with their intervals: a row for each method, a column for each stream; tiers stand below each other."""
     parts: list[str] = []
     bottom = 0.0
@@ -105,7 +101,7 @@ def whiskers(
             for label, gain in column.items():
                 mean.setdefault(label, []).append(gain.value)
         means = {label: sum(values) / len(values) for label, values in mean.items()}
-        labels = by_method(means) if best_first else list(means)
+        labels = by_method(means)
         left = margin(labels)
         wide = (WIDTH - left - 10) / len(columns)
         above = bottom + 18
@@ -140,45 +136,6 @@ def whiskers(
         "points of top-1 over NoAdapt, with 95 % intervals: blue above, red below, gray not significant; hollow: tuned"
     )
     return svg(title, bottom + 25, [*parts, text(WIDTH / 2, bottom + 14, words, "m s")])
-
-
-def curves(title: str, panels: Panels, count: int, foot: str, one_scale: bool) -> str:
-    """Small charts side by side, named by title and axis: their own scale and legend each, or one for all.
-
-    A panel whose values span a factor of 20 has a logarithmic scale.
-    """
-    every = [y for panel in panels.values() for curve in panel.values() for _, y in curve]
-    tall = 130 if one_scale else 185
-    wide = (WIDTH - 10) / count
-    parts = []
-    for number, ((name, below), panel) in enumerate(panels.items()):
-        left = 46 + number % count * wide
-        right = left + wide - 56
-        top = 44 + number // count * tall
-        bottom = top + tall - (60 if one_scale else 75)
-        xs = [x for curve in panel.values() for x, _ in curve]
-        ys = every if one_scale else [y for curve in panel.values() for _, y in curve]
-        log = min(ys) > 0 and max(ys) > 20 * min(ys)
-        low = log10(min(ys)) if log else min(0.0, *ys)
-        high = log10(max(ys)) if log else max(ys)
-        parts += [text(left, top - 24, name, "b"), text(left, bottom + 27, below, "s")]
-        for mark in (low, (low + high) / 2, high):
-            y = scaled(mark, low, high, bottom, top)
-            parts += [line(left, y, right, y), text(left - 4, y + 4, f"{10**mark if log else mark:.2g}", "e s")]
-        parts += [text(left, bottom + 14, f"{min(xs):g}", "s"), text(right, bottom + 14, f"{max(xs):g}", "e s")]
-        start = left
-        for ink, (label, curve) in zip(INKS, panel.items(), strict=False):
-            points = [
-                f"{scaled(x, min(xs), max(xs), left, right):.1f},"
-                f"{scaled(log10(y) if log else y, low, high, bottom, top):.1f}"
-                for x, y in curve
-            ]
-            parts.append(f'<polyline points="{" ".join(points)}" class="{ink}" style="fill: none"/>')
-            if not one_scale:
-                parts.append(text(start, top - 8, label, f"{ink} r"))
-                start += 6.6 * len(label) + 10
-    bottom = 44 + -(-len(panels) // count) * tall
-    return svg(title, bottom, [*parts, text(WIDTH / 2, bottom - 12, foot, "m s")])
 
 
 def heat(title: str, panels: Mapping[str, Mapping[str, Mapping[str, Gain]]]) -> str:

@@ -76,7 +76,7 @@ def run(a: argparse.Namespace) -> Result:
     needs = fozo.list_methods()[name].needs
     given: dict[str, Any] = {**options, "seed": a.seed, "batch_size": a.batch}
     given |= {name: MEASURED[name].load(a.work / f"{name}.safetensors") for name in needs & MEASURED.keys()}
-    source = fozo.SourceStatistics.load(a.work / SOURCE) if "source" in needs else None
+    source = fozo.Statistics.load(a.work / SOURCE) if "statistics" in needs else None
     method = fozo.create(name, engine, source, **given)
     correct = [0] * len(DOMAINS)
     times = []

@@ -1,151 +1,227 @@
-"""How well the monitor expects accuracy, on images that the reference was not made from.
+"""How well the accuracy of a model is expected without labels, by ten estimates on the same logits.
 
-    python -m benchmarks.monitor_accuracy IMAGES WEIGHTS... --cache DIR -o results/expected-accuracy.md
+    python -m benchmarks.monitor_accuracy IMAGES WEIGHTS... --cache DIR -o results/expected-accuracy.csv
 
-:mod:`benchmarks.monitor_material` has to have been run with the same folder first. No model runs here.
+IMAGES has a folder for each class. Of these, 512 are clean ones with labels, and the others are corrupted: by the four
+extra kinds, on which constants are chosen, by the fifteen, and by the kinds of :mod:`fozo.data.corruptions.unseen`.
+Logits are kept in DIR, so an interrupted run goes on. The file has a row for each model, corruption and estimate; a
+summary is printed.
+
+The lines (DoC, COT, nuclear norm, agreement) are fitted for each model to the extra four with their labels. All others
+know labels of clean images only.
 """
 
 import argparse
+import csv
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment, minimize
+from scipy.special import expit, logit, softmax
 
 import fozo
-from benchmarks.common import markdown, write
-from benchmarks.monitor_material import BATCH, DOMAINS, STREAMS, Domain, Material
-from fozo.data.corruptions import KINDS
+from benchmarks.common import markdown
+from fozo.data.corruptions import EXTRA_KINDS, KINDS, UNSEEN_KINDS, corrupt
+from fozo.data.images import Pixels
+from fozo.data.streams import prepare
 from fozo.methods.registry import AnyMethod
-from fozo.monitor import MonitorReference
-from fozo.monitor.reference import Measurement
-from fozo.monitor.regression import prediction_features
+from fozo.monitor.accuracy import ADAPTED_ERROR, PLAIN_ERROR, CleanConfidence, prediction_features
 from fozo.types import Array, Floats
 
-
-@dataclass(frozen=True)
-class Judged:
-    """A domain's predictions: how often they are right, and what was expected of them, in points."""
-
-    domain: Domain
-    truth: float
-    expected: float
-    low: float
-    high: float
-    confidence: float
-    chance: float
-    """Standard error of the truth, for so many predictions that are each right or wrong."""
+CLEAN = 512
+BATCH = 32
+IMAGES = {1: 64, 3: 128, 5: 64}
+"""Images of each severity."""
+SETS = {"extra": EXTRA_KINDS, "fifteen": KINDS, "unseen": UNSEEN_KINDS}
+SIZES = (64, 128)
+CELL = ("images", "kinds", "predictions", "model")
+Row = dict[str, Any]
 
 
-def judge(
-    material: Material, engine: fozo.Engine, method: AnyMethod | None, count: int, rows: dict[Domain, Array],
-    references: dict[str, MonitorReference], relative: bool, clean: float,
-) -> list[Judged]:  # fmt: skip
-    """Expect the accuracy in all domains: with the reference of its kind's name, for a kind that it has not seen.
+class Predictions(NamedTuple):
+    """Logits of both models for the same images."""
 
-    ``relative`` estimates are parts of the accuracy on clean images: of ``clean``, that of the images calibrated on.
+    plain: Floats
+    adapted: Floats
+    labels: npt.NDArray[np.integer]
+
+    def first(self, count: int) -> "Predictions":
+        return Predictions(self.plain[:count], self.adapted[:count], self.labels[:count])
+
+    def logits(self, mode: str) -> Array:
+        return (self.plain if mode == "plain" else self.adapted).astype(np.float64)
+
+    def correct(self, mode: str) -> Array:
+        return np.asarray(self.logits(mode).argmax(axis=1) == self.labels, dtype=np.float64)
+
+
+class Models:
+    """Predicts images, or reads what was predicted before."""
+
+    def __init__(self, images: Path, weights: list[Path], cache: Path) -> None:
+        self.images = fozo.open_images(images)
+        order = np.random.default_rng(0).permutation(len(self.images))
+        self.clean = order[:CLEAN]
+        self.rest = order[CLEAN:]
+        self.labels = np.array([sample.label for sample in self.images.samples])
+        self.cache = cache
+        self.adapters: dict[str, AnyMethod] = {}
+        for path in weights:
+            engine = fozo.load_engine(path, dtype="bfloat16")
+            folder = cache / engine.spec.name
+            folder.mkdir(parents=True, exist_ok=True)
+            statistics = folder / "source.safetensors"
+            if not statistics.exists():
+                parts = [engine.spec.normalise(self.pixels(part)) for part in np.split(self.clean, 16)]
+                fozo.calibrate(engine, parts).save(statistics)
+            self.adapters[engine.spec.name] = fozo.adapter(engine, fozo.Statistics.load(statistics))
+
+    def pixels(self, indices: npt.NDArray[np.integer], kind: str = "clean", severity: int = 0) -> Pixels:
+        pictures = []
+        for index in indices:
+            picture = prepare(self.images, self.images.read(int(index)), (224, 224), 3)
+            if severity:
+                picture = corrupt(picture, kind, severity, 0, image_id=str(index))
+            pictures.append(picture)
+        return np.stack(pictures)
+
+    def predict(self, model: str, kind: str = "clean", severity: int = 0, count: int = CLEAN) -> Predictions:
+        """Predictions of a kind's images, by an adapter that begins with them; of those calibrated on if clean."""
+        path = self.cache / model / f"{kind}-{severity}-{count}.npz"
+        if not path.exists():
+            indices = self.clean
+            if severity:
+                indices = np.random.default_rng([*kind.encode(), severity]).permutation(self.rest)[:count]
+            self._run(model, self.pixels(indices, kind, severity), indices, path)
+        with np.load(path) as arrays:
+            return Predictions(*(arrays[name] for name in Predictions._fields))
+
+    def _run(self, model: str, pixels: Pixels, indices: npt.NDArray[np.integer], path: Path) -> None:
+        adapter = self.adapters[model]
+        adapter.reset()
+        plain = []
+        adapted = []
+        for start in range(0, len(pixels), BATCH):
+            batch = adapter.engine.check(adapter.engine.spec.normalise(pixels[start : start + BATCH]))
+            plain.append(adapter.engine.run(batch)[fozo.Tap.LOGITS][0])
+            adapted.append(adapter(batch.images))
+        logits = [np.concatenate(parts).astype(np.float16) for parts in (plain, adapted)]
+        part = path.with_suffix(".part.npz")
+        np.savez(part, plain=logits[0], adapted=logits[1], labels=self.labels[indices])
+        part.rename(path)
+
+
+def transported(probabilities: Array) -> float:
+    """COT (Lu et al., 2023): mean probability of the classes that images would have if all classes were as frequent.
+
+    There are fewer images than classes: each image is shared among several.
     """
-    found = []
-    for domain, indices in material.domains("test"):
-        reference = references.get(domain[0], references.get("all"))
-        if reference is None:
-            continue
-        regression = reference.plain if method is None else reference.adapted
-        signatures = reference.signatures
-        assert regression is not None and signatures is not None
-        unit = 100.0
-        if relative:
-            regression = replace(regression, intercept=0.0, slope=1.0)
-            unit = 100 * clean
-        streams = [material.logits("test", domain, engine, method, start) for start, end in STREAMS if end <= count]
-        logits = np.concatenate(streams)
-        coordinates = signatures.coordinates(rows[domain][:count])
-        right = logits.argmax(axis=1) == material.labels("test", indices[:count])
-        estimate = regression.estimate(prediction_features(logits), coordinates, relative=relative)
-        p, _ = regression.predict(prediction_features(logits), coordinates)
-        chance = 100 * float(np.sqrt((p * (1 - p)).sum())) / len(p)
-        value, low, high = (unit * each for each in (estimate.value, estimate.low, estimate.high))
-        found.append(Judged(domain, 100 * float(right.mean()), value, low, high, _confidence(logits), chance))
-    return found
+    count, classes = probabilities.shape
+    shares = np.diff(np.linspace(0, classes, count + 1).round().astype(int))
+    images = np.repeat(np.arange(count), shares)
+    gains = probabilities[images]
+    rows, columns = linear_sum_assignment(-gains)
+    return float(gains[rows, columns].mean())
 
 
-def summary(found: list[Judged]) -> list[object]:
-    error = np.array([each.expected - each.truth for each in found])
-    chance = np.array([each.chance for each in found])
-    inside = np.mean([each.low <= each.truth <= each.high for each in found])
-    width = np.mean([each.high - each.low for each in found]) / 2
-    # Of the squared error, what chance does not explain is the estimate's own; with its interval over the domains.
-    excess = np.square(error) - np.square(chance)
-    bounds = excess.mean() + np.array([0, -1.96, 1.96]) * excess.std() / np.sqrt(len(excess))
-    own, low, high = np.sqrt(2 / np.pi * np.maximum(bounds, 0))
-    by_chance = np.sqrt(2 / np.pi) * chance.mean()
-    most = int(np.abs(error).argmax())
-    where = " ".join(map(str, found[most].domain)).replace("_", " ")
-    confidence = np.mean([abs(each.confidence - each.truth) for each in found])
-    return [
-        f"{np.abs(error).mean():.2f}", f"{by_chance:.2f}", f"{own:.1f} ({low:.1f} to {high:.1f})",
-        f"{error.mean():+.2f}", f"{error[most]:+.1f} ({where})", f"{100 * inside:.0f} %", f"+- {width:.1f}",
-        f"{confidence:.2f}",
-    ]  # fmt: skip
-
-
-def accuracy(material: Material, weights: Path, features: dict[str, dict[Domain, Array]]) -> list[list[object]]:
-    """Errors of expected accuracy over all domains."""
-    engine = fozo.load_engine(weights)
-    adapter = fozo.adapter(engine, material.source(engine))
-    methods: dict[str, AnyMethod | None] = {"plain": None, "adapted": adapter}
-    counts = {mode: material.predicted(engine, mode) for mode in methods}
-    parts = []
-    for domain, indices in material.domains("fit"):
-        # Without predictions of the adapted model, the plain one's stand in, and are not reported.
-        both = [material.logits("fit", domain, engine, methods[mode if counts[mode] else "plain"]) for mode in methods]
-        count = len(both[0])
-        parts.append(Measurement(*domain, indices[:count], features["fit"][domain][:count], *both))
-    labels = material.labels("fit", np.arange(len(material.clean)))
-    whole = {"all": MonitorReference.of(adapter, parts, labels)}
-    without = {
-        kind: MonitorReference.of(adapter, [part for part in parts if part.kind != kind], labels) for kind in KINDS
+def statistics(predictions: Predictions, mode: str) -> dict[str, float]:
+    """What lines are drawn through."""
+    probabilities = softmax(predictions.logits(mode), axis=1)
+    same = predictions.plain.argmax(axis=1) == predictions.adapted.argmax(axis=1)
+    return {
+        "DoC line": float(probabilities.max(axis=1).mean()),
+        "COT line": transported(probabilities),
+        "nuclear norm line": float(np.linalg.norm(probabilities, "nuc")) / len(probabilities),
+        "agreement line": float(same.mean()),
     }
-    rows: list[list[object]] = []
-    for mode, method in methods.items():
-        if not counts[mode]:
-            continue
-        clean = float(((parts[0].plain if method is None else parts[0].adapted).argmax(axis=1) == labels).mean())
-        for relative, (references, seen) in product((False, True), ((whole, "yes"), (without, "no"))):
-            found = judge(material, engine, method, counts[mode], features["test"], references, relative, clean)
-            words = "no" if relative else "yes"
-            name = [engine.spec.name, mode, words, seen, len(parts[1].indices), counts[mode]]
-            rows.append([*name, *summary(found)])
-    return rows
 
 
-def _confidence(logits: Floats) -> float:
-    x = logits.astype(np.float64)
-    p = np.exp(x - x.max(axis=1, keepdims=True))
-    return 100 * float((p.max(axis=1) / p.sum(axis=1)).mean())
+class CleanOnly:
+    """Estimates that know labels of clean images only, or none."""
+
+    def __init__(self, clean: Predictions, mode: str) -> None:
+        self.mode = mode
+        correct = clean.correct(mode)
+        features = prediction_features(clean.logits(mode))
+        error = ADAPTED_ERROR if mode == "adapted" else PLAIN_ERROR
+        self.labelled = CleanConfidence.of(features, correct, error)
+        self.unlabelled = CleanConfidence.of(features, None, error)
+        self.hard = float(np.quantile(features[:, 0], 1 - self.labelled.accuracy))
+
+        def loss(line: Array) -> float:
+            p = calibrated(features[:, 0], line)
+            return float(-np.log(np.where(correct > 0, p, 1 - p) + 1e-12).mean())
+
+        self.platt = minimize(loss, np.array([0.0, 1.0])).x
+
+    def estimates(self, predictions: Predictions) -> dict[str, float]:
+        features = prediction_features(predictions.logits(self.mode))
+        confidences = features[:, 0]
+        ours = self.labelled.estimate(features, len(features))
+        unlabelled = self.unlabelled.estimate(features, len(features), relative=True)
+        assert ours is not None and unlabelled is not None
+        confidence = float(confidences.mean())
+        return {
+            "low": ours.low,
+            "high": ours.high,
+            "fozo": ours.value,
+            "fozo, no labels": self.labelled.accuracy * unlabelled.value,
+            "average confidence": confidence,
+            "ATC": float((confidences > self.hard).mean()),
+            "DoC": self.labelled.accuracy - self.labelled.confidence + confidence,
+            "CBPE": float(calibrated(confidences, self.platt).mean()),
+        }
 
 
-def report(material: Material, weights: list[Path]) -> Iterator[str]:
-    features = {group: material.all_features(group) for group in ("fit", "test")}
-    rows = [row for path in weights for row in accuracy(material, path, features)]
-    yield f"# Expected accuracy over {len(DOMAINS)} domains: clean images and 15 corruptions x 5 severities"
-    yield (
-        f"Errors are absolute, in points. *By chance*: what the mean error of a perfect estimate would be, for so many "
-        f"predictions that are each right or wrong; *beyond chance*: the mean error that is left of the squared one "
-        f"without that of chance, if it is normal, with its 95 % interval over the domains. *Kind seen*: whether the "
-        f"corruption, at other images, was in the "
-        f"calibration; if not, the whole kind was left out of it, and clean images are not counted. Without labels the "
-        f"estimate is a part of the accuracy on clean images, and is multiplied by that of the images calibrated on. "
-        f"The adapted model takes batches of {BATCH}, and begins anew in each domain, and there after "
-        f"{STREAMS[0][1]} images."
-    )
-    heads = [
-        "model", "predictions", "labels at calibration", "kind seen", "images calibrated on, a domain",
-        "images a domain", "mean error", "by chance", "beyond chance", "bias", "largest", "in the 95 % interval",
-        "interval",
-    ]  # fmt: skip
-    yield markdown([*heads, "mean error of average confidence"], rows)
+def calibrated(confidences: Array, line: Array) -> Array:
+    """Platt's scaling of confidences."""
+    return np.asarray(expit(line[0] + line[1] * logit(np.clip(confidences, 1e-4, 1 - 1e-4))))
+
+
+def fitted_lines(known: list[Predictions], mode: str, count: int) -> dict[str, npt.NDArray[np.float64]]:
+    groups = [predictions.first(count) for predictions in known if len(predictions.labels) >= count]
+    points = [statistics(group, mode) for group in groups]
+    accuracies = [group.correct(mode).mean() for group in groups]
+    return {name: np.polyfit([point[name] for point in points], accuracies, 1) for name in points[0]}
+
+
+def judge(models: Models, model: str, mode: str) -> Iterator[Row]:
+    """Expect the accuracy of every stream, of its first 64 and 128 images."""
+    clean = models.predict(model)
+    known = CleanOnly(clean, mode)
+    streams = {}
+    for kinds, severity in product(SETS, IMAGES):
+        for kind in SETS[kinds] if severity > 1 or kinds == "extra" else ():
+            streams[kinds, kind, severity] = models.predict(model, kind, severity, IMAGES[severity])
+    extra = [predictions for (kinds, _, _), predictions in streams.items() if kinds == "extra"]
+    for count in SIZES:
+        lines = fitted_lines([clean, *extra], mode, count)
+        for stream, predictions in streams.items():
+            if len(predictions.labels) < count:
+                continue
+            some = predictions.first(count)
+            row = dict(zip(CELL, (count, stream[0], mode, model), strict=True)) | {"kind": stream[1]}
+            row |= {"severity": stream[2], "accuracy": some.correct(mode).mean(), **known.estimates(some)}
+            for line, value in statistics(some, mode).items():
+                row[line] = np.clip(np.polyval(lines[line], value), 0, 1)
+            yield row
+
+
+def summary(rows: list[Row]) -> str:
+    """Mean errors in points by images, kinds, predictions and model."""
+    lines: list[list[object]] = []
+    names = [name for name in rows[0] if name not in (*CELL, "kind", "severity", "accuracy", "low", "high")]
+    for cell in dict.fromkeys(tuple(row[name] for name in CELL) for row in rows):
+        some = [row for row in rows if tuple(row[name] for name in CELL) == cell]
+        inside = np.mean([row["low"] <= row["accuracy"] <= row["high"] for row in some])
+        half = 50 * np.mean([row["high"] - row["low"] for row in some])
+        errors = [100 * np.mean([abs(row[name] - row["accuracy"]) for row in some]) for name in names]
+        lines.append([*cell, len(some), *(f"{error:.1f}" for error in errors), f"{100 * inside:.0f} %", f"{half:.1f}"])
+    return markdown([*CELL, "streams", *names, "in the interval", "+-"], lines)
 
 
 def main() -> None:
@@ -153,9 +229,15 @@ def main() -> None:
     parser.add_argument("images", type=Path)
     parser.add_argument("weights", type=Path, nargs="+")
     parser.add_argument("--cache", type=Path, required=True)
-    parser.add_argument("-o", "--out", type=Path)
-    given = parser.parse_args()
-    write(report(Material(given.images, given.cache), given.weights), given.out)
+    parser.add_argument("-o", "--out", type=Path, required=True)
+    options = parser.parse_args()
+    models = Models(options.images, options.weights, options.cache)
+    rows = [row for model, mode in product(models.adapters, ("plain", "adapted")) for row in judge(models, model, mode)]
+    with options.out.open("w", newline="") as file:
+        table = csv.DictWriter(file, rows[0], lineterminator="\n")
+        table.writeheader()
+        table.writerows({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+    print(summary(rows))
 
 
 if __name__ == "__main__":

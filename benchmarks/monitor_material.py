@@ -1,12 +1,10 @@
-"""What the benchmarks of the monitor look at: real images, corrupted once and kept, and what models say of them.
+"""What the benchmark of the monitor looks at: real images, corrupted once and kept, and their features.
 
-    python -m benchmarks.monitor_material IMAGES WEIGHTS... --cache DIR
+    python -m benchmarks.monitor_material IMAGES --cache DIR
 
 Two groups of images that share none: ``CLEAN`` to calibrate on, some of them corrupted as calibration does it; and all
 others to be judged by: clean, to count false alarms on, and ``TEST`` of them, drawn anew for each, under all 15
-corruptions at severities 1 to 5. Every file is kept, so an interrupted run goes on, and tables are made again without a
-forward pass. A model takes 11,432 passes plain and as many adapted (6872 with ``--streams 1``, which predicts 60 of the
-test images).
+corruptions at severities 1 to 5. Every file is kept, so an interrupted run goes on. No model runs.
 """
 
 import argparse
@@ -24,16 +22,13 @@ from fozo.data.corruptions import KINDS, corrupt
 from fozo.data.images import Pixels
 from fozo.data.sets import ImageSet
 from fozo.data.streams import prepare
-from fozo.methods.registry import AnyMethod
 from fozo.monitor.quality import QualityStatistics
-from fozo.monitor.reference import SAMPLE, corruption_schedule
-from fozo.types import Array, Floats
+from fozo.monitor.reference import corruption_schedule
+from fozo.types import Array
 
 CLEAN = 512
 TEST = 120
 BATCH = 20
-STREAMS = ((0, 60), (60, 120))
-"""Test images, from and up to, that are predicted in one go: the adapted model begins anew in each of them."""
 SEVERITIES = (1, 2, 3, 4, 5)
 SIDE = 224
 
@@ -44,10 +39,9 @@ DOMAINS: tuple[Domain, ...] = (("clean", 0), *((kind, severity) for kind in KIND
 class Material:
     """Images and predictions, made when they are first asked for."""
 
-    def __init__(self, folder: Path, cache: Path, sample: int = SAMPLE) -> None:
+    def __init__(self, folder: Path, cache: Path) -> None:
         self.cache = cache
         self.all = fozo.open_images(folder)
-        self.sample = sample
         self.clean, _ = clean_and_test(folder, CLEAN, 100)
         cache.mkdir(parents=True, exist_ok=True)
 
@@ -108,45 +102,6 @@ class Material:
     def all_features(self, group: str) -> dict[Domain, Array]:
         return {domain: self.features(group, domain, indices) for domain, indices in self.domains(group)}
 
-    def predicted(self, engine: fozo.Engine, mode: str) -> int:
-        """Count the test images that were predicted in every domain: by the ``plain`` or by the ``adapted`` model."""
-        count = 0
-        for start, end in STREAMS:
-            if not all(self._path("test", domain, engine, mode, start).exists() for domain in DOMAINS):
-                break
-            count = end
-        fitted = (self._path("fit", domain, engine, mode).exists() for domain in DOMAINS)
-        return count if all(fitted) else 0
-
-    def _path(self, group: str, domain: Domain, engine: fozo.Engine, mode: str, start: int = 0) -> Path:
-        return self.cache / f"{engine.spec.name}-{mode}-{group}-{domain[0]}-{domain[1]}-{start}.npy"
-
-    def logits(
-        self, group: str, domain: Domain, engine: fozo.Engine, adapter: AnyMethod | None, start: int = 0
-    ) -> Floats:
-        """Predictions, by the plain model or an adapter, of the images of a domain or of one of its streams."""
-        path = self._path(group, domain, engine, "plain" if adapter is None else "adapted", start)
-        if not path.exists():
-            if adapter is not None:
-                adapter.reset()
-            pixels = self.pixels(group, domain, dict(self.domains(group))[domain])
-            found = []
-            end = dict(STREAMS)[start] if group == "test" else len(pixels) if not domain[1] else self.sample
-            for first in range(start, end, BATCH):
-                images = engine.spec.normalise(pixels[first : min(first + BATCH, end)])
-                found.append(
-                    engine.run(engine.check(images))[fozo.Tap.LOGITS][0] if adapter is None else adapter(images)
-                )
-            _keep(path, np.concatenate(found))
-        return np.asarray(np.load(path))
-
-    def source(self, engine: fozo.Engine) -> fozo.SourceStatistics:
-        path = self.cache / f"{engine.spec.name}-source.safetensors"
-        if not path.exists():
-            pixels = self.pixels("fit", ("clean", 0), np.arange(CLEAN))
-            fozo.calibrate(engine, (engine.spec.normalise(part) for part in np.split(pixels, 16))).save(path)
-        return fozo.SourceStatistics.load(path)
-
 
 def _keep(path: Path, array: npt.NDArray[np.generic]) -> None:
     part = path.with_suffix(".part.npy")
@@ -154,22 +109,8 @@ def _keep(path: Path, array: npt.NDArray[np.generic]) -> None:
     part.rename(path)
 
 
-def steps(material: Material, weights: list[Path], streams: int) -> Iterator[str]:
-    """Make everything, in an order in which the first parts are already worth looking at."""
-    for domain, indices in material.domains("fit"):
-        material.features("fit", domain, indices)
-        yield f"fit {domain}"
-    engines = [fozo.load_engine(path) for path in weights]
-    adapters = [fozo.adapter(engine, material.source(engine)) for engine in engines]
-    for number, (start, _) in enumerate(STREAMS[:streams]):
-        for engine, adapter in zip(engines, adapters, strict=True):
-            for method in (None, adapter):
-                todo = [] if number else [("fit", domain, 0) for domain in DOMAINS]
-                for group, domain, first in [*todo, *(("test", domain, start) for domain in DOMAINS)]:
-                    material.logits(group, domain, engine, method, first)
-                    mode = "plain" if method is None else "adapted"
-                    yield f"{engine.spec.name} {mode} {group} {domain} from image {first}"
-    for group in ("test", "rest"):
+def steps(material: Material) -> Iterator[str]:
+    for group in ("fit", "test", "rest"):
         for domain, indices in material.domains(group):
             material.features(group, domain, indices)
             yield f"{group} {domain}"
@@ -178,14 +119,9 @@ def steps(material: Material, weights: list[Path], streams: int) -> Iterator[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("images", type=Path)
-    parser.add_argument("weights", type=Path, nargs="*")
     parser.add_argument("--cache", type=Path, required=True)
-    parser.add_argument("--streams", type=int, default=len(STREAMS), help="of the test images that are predicted")
-    parser.add_argument(
-        "--sample", type=int, default=SAMPLE, help="images of each corruption that calibration predicts (at most 64)"
-    )
     given = parser.parse_args()
-    for step in steps(Material(given.images, given.cache, given.sample), given.weights, given.streams):
+    for step in steps(Material(given.images, given.cache)):
         print(step, flush=True)
 
 

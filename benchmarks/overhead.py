@@ -123,7 +123,7 @@ def peak(folder: Path, model: str, engine: str, method: str, threads: int) -> No
     if method == "plain":
         call: fozo.NoAdapt | fozo.Align = fozo.NoAdapt(made)
     else:
-        call = fozo.Align(made, fozo.SourceStatistics.load(folder / f"{model}-{engine}.source.safetensors"))
+        call = fozo.Align(made, fozo.Statistics.load(folder / f"{model}-{engine}.statistics.safetensors"))
         call.restore(folder / f"{model}-{engine}.state")
     for _ in range(2):
         call(images)
@@ -167,7 +167,7 @@ def table(folder: Path, model: str, a: argparse.Namespace) -> None:
                     f"| {kind} | {threads} | {size} | {processor:.3f} | {clock:.3f} | {extra:+.3f} | {rounds} |",
                     flush=True,
                 )
-        align.source.save(folder / f"{model}-{kind}.source.safetensors")
+        align.statistics.save(folder / f"{model}-{kind}.statistics.safetensors")
         align.save(folder / f"{model}-{kind}.state")
     print(flush=True)
     if a.no_memory:

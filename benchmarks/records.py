@@ -1,13 +1,14 @@
-"""gains.csv and domains.csv of ``results/``, from finished runs of ``fozo bench evidence``.
+"""gains.csv and domains.csv of ``results/``, from finished runs of ``fozo bench``.
 
 gains.csv
-    Every row of every stream, with its constants: top-1 and the gain over NoAdapt.
+    Every row of every stream of every recipe, with its constants: top-1 and the gain over NoAdapt. One interval is over
+    images, the other over kinds of corruption.
 domains.csv
-    The gain by corruption, and how far Align is ahead of each row (``lead``).
+    For streams of many corruptions: the gain by corruption, and how far Align is ahead of each row (``lead``).
 
 The images are the same in every corruption and for every method, so an image's mean difference over corruptions and
 seeds is one observation. The interval is Student's, with the variance of images, and of seeds where there are several
-(Satterthwaite's degrees of freedom).
+(Satterthwaite's degrees of freedom). Over kinds, a kind's mean difference is one observation.
 """
 
 import csv
@@ -31,14 +32,14 @@ OURS = "Align"
 MODELS = {"vit_tiny": "ViT-Tiny", "deit_tiny": "DeiT-Tiny"}
 BACKWARD = {"tent": 2, "eata": 2, "deyo": 2, "sar": 4}
 """Backward passes of these methods, each counted as two forward ones."""
-RECOVERED_POINTS = 2.0
-FINAL_BATCHES = 2
-COLLAPSE_BATCHES = 4
+RECORDED = ("evidence", "unseen", "held_out", "narrow", "streams")  # recipes that are tables of README or docs
+BY_DOMAIN = ("evidence", "unseen", "held_out")  # recipes whose gains are recorded by corruption too
 
 
 class Cell(NamedTuple):
     """Rows of one stream, which saw the same images; a row has a run for each seed."""
 
+    recipe: str
     model: str
     stream: str
     severity: int
@@ -50,14 +51,17 @@ class Cell(NamedTuple):
     rows: dict[str, list[Run]]
 
     def hits(self, label: str, domains: Sequence[str]) -> Array:
-        """1 where an image was recognised: ``[seeds, domains, images]``."""
+        """How often an image was recognised, from 0 to 1: ``[seeds, domains, images]``."""
         runs = self.rows[label]
         hits = np.zeros((len(runs), len(domains), self.images))
+        sizes = np.zeros((len(runs), len(domains), 1))
         for seed, run in enumerate(runs):
             for record in run.records():
                 if record.domain in domains:
-                    hits[seed, domains.index(record.domain), list(record.right)] = 1
-        return hits
+                    domain = domains.index(record.domain)
+                    np.add.at(hits[seed, domain], list(record.right), 1)
+                    sizes[seed, domain] += record.images
+        return hits * self.images / sizes  # images may come several times
 
     def gain(self, label: str, base: str, domains: Sequence[str]) -> tuple[float, float]:
         """A row's difference to another in points, paired by image, and half of its interval."""
@@ -74,27 +78,13 @@ class Cell(NamedTuple):
         """Batches of all seeds, without the clean ones."""
         return [record for run in self.rows[label] for record in run.records() if record.domain != CLEAN]
 
-    def recovers(self, label: str) -> int | str:
-        """Images after which the gain stays within two points of its final value; empty where batches are too few."""
-        sizes = [record.images for record in self.rows[label][0].records() if record.domain == self.domains[0]]
-        own, base = (
-            np.reshape([record.correct / record.images for record in self.corrupted(name)], (-1, len(sizes)))
-            for name in (label, BASE)
-        )
-        gains = 100 * (own.mean(axis=0) - base.mean(axis=0))
-        if len(gains) < 2 * FINAL_BATCHES:
-            return ""
-        low = np.flatnonzero(gains < gains[-FINAL_BATCHES:].mean() - RECOVERED_POINTS)
-        return sum(sizes[: low[-1] + 1]) if len(low) else 0
-
-    def collapses(self, label: str) -> int | str:
-        """Images after which a row is below half of NoAdapt's accuracy until the end; empty where it is not."""
-        own, base = (self.rows[name][0].records() for name in (label, BASE))
-        window = np.ones(COLLAPSE_BATCHES)
-        right, plain = (np.convolve([record.correct for record in run], window, "valid") for run in (own, base))
-        fine = np.flatnonzero(right >= plain / 2)
-        first = fine[-1] + 1 if len(fine) else 0
-        return "" if first >= len(right) else sum(record.images for record in own[:first])
+    def over_kinds(self, label: str) -> float:
+        """Half of the interval of a gain, if the kinds of corruption were drawn again and not the images."""
+        kinds = self.hits(label, self.domains) - self.hits(BASE, self.domains).mean(axis=0)
+        means = kinds.mean(axis=(0, 2))
+        if len(means) < 2:
+            return 0.0
+        return float(100 * student.ppf(0.975, len(means) - 1) * means.std(ddof=1) / np.sqrt(len(means)))
 
     def error(self, label: str) -> float:
         """Expected calibration error in percent, on the corruptions."""
@@ -107,24 +97,45 @@ class Cell(NamedTuple):
 
 
 def read_cells(groups: Iterable[Group]) -> list[Cell]:
-    """Streams with NoAdapt, Align and a rival, that with most images and rows first."""
+    """Streams with NoAdapt, Align and a rival, recipe by recipe, those with most images and rows first.
+
+    A run takes the place of an earlier one of its row and seed. Records that do not name their images are left out.
+    """
     streams: dict[tuple[object, ...], dict[str, dict[int, Run]]] = {}
-    for run in (run for group in groups if group.recipe.name == "evidence" for run in group.runs):
-        experiment = run.experiment
-        rows = streams.setdefault((experiment.model, experiment.column, experiment.stream.images), {})
-        rows.setdefault(experiment.title, {})[experiment.seed] = run
+    for group in groups:
+        for run in group.runs if group.recipe.name in RECORDED else ():
+            if any(len(record.right) != record.correct for record in run.records()):
+                continue
+            experiment = run.experiment
+            plan = experiment.stream
+            key = (group.recipe.name, experiment.model, experiment.column, plan.severity, plan.images)
+            streams.setdefault(key, {}).setdefault(experiment.title, {})[experiment.seed] = run
     cells = []
-    for (model, _, images), rows in streams.items():
-        if rows.keys() > {BASE, OURS}:
-            plan = next(iter(rows[BASE].values())).experiment.stream
-            names = [segment.name for segment in plan.order.segments()]
-            domains = tuple(name for name in names if name != CLEAN)
-            runs = {label: list(seeds.values()) for label, seeds in rows.items()}
-            name = next((name for start, name in MODELS.items() if str(model).startswith(start)), str(model))
-            scenario = plan.scenario.replace("episodic", "reset")
-            clean = (CLEAN,) if CLEAN in names else ()
-            cells.append(Cell(name, scenario, plan.severity, int(str(images)), domains, clean, runs))
-    return sorted(cells, key=lambda cell: -cell.images * len(cell.rows))
+    for (recipe, model, column, severity, _), rows in streams.items():
+        if not rows.keys() >= {BASE, OURS} or len(rows) < (2 if recipe == "held_out" else 3):
+            continue
+        base = next(iter(rows[BASE].values()))
+        plan = base.experiment.stream
+        names = dict.fromkeys(segment.name for segment in plan.order.segments())
+        domains = tuple(name for name in names if name != CLEAN)
+        first = next(iter(names))
+        size = sum(record.images for record in base.records() if record.domain == first)
+        stream = str(column)
+        if recipe in BY_DOMAIN:
+            stream = plan.scenario.replace("episodic", "reset")
+        cells.append(
+            Cell(
+                recipe=str(recipe),
+                model=next((name for start, name in MODELS.items() if str(model).startswith(start)), str(model)),
+                stream=stream,
+                severity=int(str(severity)),
+                images=min(size, plan.images or size),
+                domains=domains,
+                clean=(CLEAN,) if CLEAN in names else (),
+                rows={label: list(seeds.values()) for label, seeds in rows.items()},
+            )
+        )
+    return sorted(cells, key=lambda cell: (cell.recipe, -cell.images * len(cell.rows)))
 
 
 def numbers(*values: float) -> list[str]:
@@ -132,37 +143,40 @@ def numbers(*values: float) -> list[str]:
 
 
 def gain_lines(cells: Iterable[Cell], operations: dict[str, str]) -> Iterator[list[object]]:
-    yield ["model", "stream", "severity", "corruptions", "images", "row", "source", "preset", "constants", "passes",
-           "gflop_per_image", "processor", "seeds", "top1", "gain", "gain_low", "gain_high", "clean_gain", "clean_low",
-           "clean_high", "ece", "recovers_after_images", "collapses_after_images"]  # fmt: skip
+    yield ["recipe", "model", "stream", "severity", "corruptions", "images", "row", "source", "preset", "constants",
+           "passes", "gflop_per_image", "processor", "seeds", "top1", "gain", "gain_low", "gain_high", "kinds_low",
+           "kinds_high", "clean_gain", "clean_low", "clean_high", "ece"]  # fmt: skip
     for cell in cells:
         for label, runs in cell.rows.items():
             method = runs[0].experiment.method
             chosen = {"constants": "", "preset": "", "config": {}, **runs[0].experiment.configuration()}
-            ends: list[str] = []
-            for domains in (cell.domains, cell.clean):
-                gain, half = cell.gain(label, BASE, domains) if domains else (0.0, 0.0)
-                known = label != BASE and bool(domains)
-                ends += numbers(gain, gain - half, gain + half) if known else ["", "", ""]
+            ends = [""] * 8
+            if label != BASE:
+                gain, half = cell.gain(label, BASE, cell.domains)
+                over_kinds = cell.over_kinds(label)
+                ends[:5] = numbers(gain, gain - half, gain + half, gain - over_kinds, gain + over_kinds)
+            if label != BASE and cell.clean:
+                gain, half = cell.gain(label, BASE, cell.clean)
+                ends[5:] = numbers(gain, gain - half, gain + half)
             passes = runs[0].measures.passes_per_image + BACKWARD.get(method, 0)
             count = numbers(float(operations[method]) / 1e9)[0] if method in operations else ""
             top = numbers(100 * cell.hits(label, cell.domains).mean())
             yield [
-                *cell[:3], len(cell.domains), cell.images, label, chosen["constants"] or "", chosen["preset"],
+                *cell[:4], len(cell.domains), cell.images, label, chosen["constants"] or "", chosen["preset"],
                 json.dumps(chosen["config"], sort_keys=True), f"{passes:g}", count,
                 runs[0].conditions.environment.processor, len(runs), *top, *ends, *numbers(cell.error(label)),
-                cell.recovers(label), cell.collapses(label),
             ]  # fmt: skip
 
 
 def domain_lines(cells: Iterable[Cell]) -> Iterator[list[object]]:
-    yield ["model", "stream", "severity", "images", "row", "domain", "gain", "half", "lead", "lead_half"]
-    for cell in cells:
+    yield ["recipe", "model", "stream", "severity", "images", "row", "domain", "gain", "half", "lead", "lead_half"]
+    for cell in (cell for cell in cells if cell.recipe in BY_DOMAIN):
         for label in (label for label in cell.rows if label != BASE):
             for domains in (cell.domains, *((name,) for name in cell.domains + cell.clean)):
                 name = "all" if domains == cell.domains else domains[0].partition("/")[0]
-                lead = numbers(*cell.gain(OURS, label, domains)) if label != OURS else ["", ""]
-                yield [*cell[:4], label, name, *numbers(*cell.gain(label, BASE, domains)), *lead]
+                compared = label != OURS and OURS in cell.rows
+                lead = numbers(*cell.gain(OURS, label, domains)) if compared else ["", ""]
+                yield [*cell[:5], label, name, *numbers(*cell.gain(label, BASE, domains)), *lead]
 
 
 def write(folders: Sequence[Path], out: Path) -> None:

@@ -60,7 +60,7 @@ class Subject:
 
     title: str
     model: Path
-    stats: Path
+    statistics: Path
     frames: Frames
     rate: float
     """Frames a second, at which latency is measured."""
@@ -69,7 +69,7 @@ class Subject:
         return fozo.load_engine(self.model, threads=1)
 
     def adapter(self) -> fozo.Align:
-        return fozo.Align(self.engine(), fozo.SourceStatistics.load(self.stats))
+        return fozo.Align(self.engine(), fozo.Statistics.load(self.statistics))
 
 
 def pictures(count: int, size: int = 28, channels: int = 1, start: int = 0) -> Frames:
@@ -90,18 +90,18 @@ def bundled() -> Subject:
 
 def exported(weights: Path, folder: Path) -> Subject:
     model = folder / "vit.onnx"
-    stats = folder / "vit.safetensors"
+    statistics = folder / "vit.safetensors"
     subprocess.run([sys.executable, "-m", "fozo", "export", str(weights), "-o", str(model)], check=True)
     engine = fozo.load_engine(model)
-    fozo.calibrate(engine, [pictures(16, 224, 3, 16 * i) for i in range(8)]).save(stats)
-    return Subject(weights.name.partition(".")[0], model, stats, foggy(pictures(32, 224, 3, 500)), 4.0)
+    fozo.calibrate(engine, [pictures(16, 224, 3, 16 * i) for i in range(8)]).save(statistics)
+    return Subject(weights.name.partition(".")[0], model, statistics, foggy(pictures(32, 224, 3, 500)), 4.0)
 
 
 class Server:
     """``fozo serve`` in a process of its own."""
 
     def __init__(self, subject: Subject, *options: str, log: Path | None = None) -> None:
-        command = [sys.executable, "-m", "fozo", "serve", str(subject.model), "--stats", str(subject.stats)]
+        command = [sys.executable, "-m", "fozo", "serve", str(subject.model), "--statistics", str(subject.statistics)]
         command += ["--name", NAME, "--port", "0", "--threads", "1", *options]
         with nullcontext() if log is None else log.open("wb") as errors:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)

@@ -26,7 +26,7 @@ import fozo
 from benchmarks.common import markdown
 from benchmarks.serve import NAME, Frames, Server, bundled, foggy, pictures
 from fozo.data import sample
-from fozo.monitor import MonitorReference
+from fozo.monitor import Reference
 
 PATH = f"/v2/models/{NAME}/infer"
 
@@ -137,10 +137,10 @@ def main() -> None:
     clear = pictures(512, start=1000)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        reference = Path(folder) / "monitor.safetensors"
+        reference = Path(folder) / "reference.safetensors"
         with np.load(sample.IMAGES) as data:
             labels = np.asarray(data["labels"][1000:1100])
-        MonitorReference.collect(subject.adapter(), clear[:100], labels, sample=3).save(reference)
+        Reference.collect(subject.adapter(), clear[:100], labels, sample=3).save(reference)
         with Server(subject, "--state", f"{folder}/state", "--reference", str(reference), log=log) as server:
             soak = Soak(server.port, a, np.stack([clear, foggy(clear)]), time.monotonic() + 60 * a.minutes)
             print(markdown(["minute", "requests", "memory (MiB)", "processor", "log (bytes)"], []))

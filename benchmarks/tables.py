@@ -4,11 +4,11 @@
     python -m benchmarks.tables --check      # write nothing; fail where one is stale
     python -m benchmarks.tables records RUNS ...  # make the CSV records of finished runs anew
 
-A page holds a table between ``<!-- table: NAME -->`` and ``<!-- end -->``; ``TABLES`` has the names of each page. Files
-of results/tables are shown as they are; other tables and charts are computed from gains.csv, domains.csv,
-detectors.csv and ssd.csv. Charts go to docs/results/. People write the sentences around them.
+A page holds a table between ``<!-- table: NAME -->`` and ``<!-- end -->``; ``TABLES`` has the names of each page. They
+are computed from gains.csv, domains.csv, detectors.csv and ssd.csv. Charts go to docs/results/. People write the
+sentences around them.
 
-``records`` reads folders that ``fozo bench evidence --out RUNS`` wrote, and the ``.tar.xz`` archives in them; it writes
+``records`` reads folders that ``fozo bench ... --out RUNS`` wrote, and the ``.tar.xz`` archives in them; it writes
 gains.csv and domains.csv (benchmarks/records.py).
 """
 
@@ -18,12 +18,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from benchmarks import charts, records
 from benchmarks.charts import Gain
 from benchmarks.common import markdown, refusals
 from fozo.bench.gains import BASE, signed
+from fozo.bench.recipes.comparison import FAMILIES
 from fozo.errors import FozoError
 from fozo.io import atomic_write
 from fozo.methods.registry import list_methods, method_class
@@ -32,7 +33,6 @@ from fozo.methods.static import StaticFrontEnd
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
 MARKS = re.compile(r"(<!-- table: ([^>]+) -->\n(\n?))(?:.*?)(<!-- end -->)", re.DOTALL)
-OURS = ("Align", "Equalise")
 ALL = "all"
 """The domain that stands for all corruptions together."""
 Row: TypeAlias = Mapping[str, str]
@@ -57,39 +57,6 @@ def bold(gain: Gain, text: str) -> str:
     return f"**{text}**" if gain.side else text
 
 
-def cell(row: Row, digits: int = 1) -> str:
-    """The value of a line as it is, or as a gain where the line has an interval: bold where it is significant."""
-    if row.get("half"):
-        gain = Gain.around(row, "value")
-        return bold(gain, str(gain) if digits == 1 else f"{gain.value:+.{digits}f} ± {float(row['half']):.{digits}f}")
-    if row.get("low"):
-        gain = Gain.of(row, "value")
-        return bold(gain, f"{signed(gain.value)} ({gain.low:+.1f} to {gain.high:+.1f})")
-    return row["value"]
-
-
-def pivot(heads: Sequence[str], rows: Iterable[Row], index: Sequence[str], digits: int = 1) -> str:
-    """A line for each value of the index, a column for each value of ``column``; what shares a place is listed."""
-    columns: dict[str, None] = {}
-    lines: dict[tuple[str, ...], dict[str, list[str]]] = {}
-    for row in rows:
-        columns.setdefault(row["column"])
-        line = lines.setdefault(tuple(row[key] for key in index), {})
-        line.setdefault(row["column"], []).append(cell(row, digits))
-    body = [[*key, *(", ".join(line[name]) for name in columns)] for key, line in lines.items()]
-    return markdown([*heads, *columns], body)
-
-
-def table(name: str, digits: int = 1) -> str:
-    """A record of results/tables as it is; one with a key ``column`` has a line for each cell."""
-    rows = read(f"tables/{name}")
-    heads = list(rows[0])
-    if "column" not in heads:
-        return markdown(heads, [[*row.values()] for row in rows])
-    index = heads[: heads.index("column")]
-    return pivot(index, rows, index, digits)
-
-
 def words(domain: str) -> str:
     return domain.replace("_", " ")
 
@@ -102,59 +69,224 @@ def listed(names: Sequence[str]) -> str:
 
 # README.md and docs/results.md
 
-
-def comparison(stream: str = "continual", severity: int = 5, model: str = "ViT-Tiny", images: int = 512) -> list[Row]:
-    """Rows of one stream: the plain model, then the best method first, its tuned rows right behind it."""
-    rows = read("gains", model=model, stream=stream, severity=severity, images=images, corruptions=15)
-    rows = [{**row, "low": row["gain_low"], "high": row["gain_high"]} for row in rows]
-    plain, *others = sorted(rows, key=lambda row: row["row"] != BASE)
-    order = charts.by_method({row["row"]: Gain.of(row).value for row in others})
-    return [plain, *sorted(others, key=lambda row: order.index(row["row"]))]
+FIFTEEN = "evidence"
+SECOND_SET = "unseen"
+SETS = {SECOND_SET: "second set", FIFTEEN: "ImageNet-C"}
+NOT_RUN = "*Not run yet with the Align of 0.3.*"
+OURS = ("Align", "Equalise", "NoAdapt")
 
 
-def comparison_table() -> str:
+class Stream(NamedTuple):
+    """A continual stream of many corruptions of one model, by the values that find its lines in both records."""
+
+    recipe: str
+    model: str
+    severity: int
+    images: int
+
+    @property
+    def key(self) -> dict[str, object]:
+        return {**self._asdict(), "stream": "continual"}
+
+    def rows(self) -> dict[str, Row]:
+        """Its rows by their names, those of the streams of four corruptions left out."""
+        return {row["row"]: row for row in read("gains", **self.key) if int(row["corruptions"]) > len(FAMILIES)}
+
+    def domains(self, row: str) -> dict[str, Row]:
+        """What a row did, by corruption and for ``all`` together."""
+        return {line["domain"]: line for line in read("domains", **self.key, row=row)}
+
+    @property
+    def heading(self) -> str:
+        return f"{self.model}<br>{SETS[self.recipe]}<br>severity {self.severity}<br>{self.images} images"
+
+
+def streams() -> list[Stream]:
+    """What there is: of each set, model and severity the stream of most images. Severity 3 comes first."""
+    most: dict[tuple[str, str, int], int] = {}
+    for row in read("gains", stream="continual"):
+        if row["recipe"] in SETS and int(row["corruptions"]) > len(FAMILIES):
+            key = (row["recipe"], row["model"], int(row["severity"]))
+            most[key] = max(int(row["images"]), most.get(key, 0))
+    found = [Stream(*key, images) for key, images in most.items()]
+    return sorted(found, key=lambda one: (one.severity, one.recipe == FIFTEEN, one.model == "DeiT-Tiny"))
+
+
+def best_rival(rows: Iterable[Row]) -> Row:
+    """The row of the largest gain that is not fozo's own."""
+    return max((row for row in rows if row["row"] not in OURS), key=lambda row: float(row["gain"]))
+
+
+def without_best(stream: Stream, row: str = "Align") -> str:
+    """The mean gain without the corruption that gains most."""
+    gains = {name: float(line["gain"]) for name, line in stream.domains(row).items() if name not in (ALL, "clean")}
+    best = max(gains, key=lambda name: gains[name])
+    rest = [gain for name, gain in gains.items() if name != best]
+    return f"{signed(sum(rest) / len(rest))} ({words(best)})"
+
+
+def headline_table(most: int | None = None) -> str:
+    """A line for each stream: Align, the best of all others, and how far Align is ahead of it."""
     lines = []
-    told = set()
-    for row in comparison():
-        name = charts.published(row["row"])
-        if (name, row["constants"]) in told:  # tuned to constants that stand above
-            continue
-        told.add((name, row["constants"]))
-        gains = ["-", "-"]
-        if row["gain"]:
-            own = Gain.of(row)
-            clean = Gain.of(row, "clean_gain", "clean_low", "clean_high")
-            gains = [bold(own, str(own)), bold(clean, str(clean))]
-        lines.append([name, row["source"] or "-", value(row, "gflop_per_image"), value(row, "top1"), *gains])
-    return markdown(["", "constants", "GFLOP", "top-1", "gain", "after, on clean"], lines)
-
-
-def gains_table() -> str:
-    """What a visitor asks first, on continual streams."""
-    names = ("plain model, top-1 (%)", "FOZO as published, 2 passes", "best rival, published or tuned",
-             "**Align, 1 pass**", "Align, clean images afterwards", "Align, held-out classes",
-             "its largest loss in a domain")  # fmt: skip
-    heads = [""]
-    columns = []
-    for model, severity, images in (
-        ("ViT-Tiny", 5, 512), ("ViT-Tiny", 3, 128), ("DeiT-Tiny", 5, 192), ("DeiT-Tiny", 3, 128)
-    ):  # fmt: skip
-        rows = {row["row"]: row for row in comparison("continual", severity, model, images)}
+    for stream in streams()[:most]:
+        rows = stream.rows()
         align = rows["Align"]
-        rivals = {name: float(row["gain"]) for name, row in rows.items() if name not in (BASE, *OURS)}
-        rival = max(rivals, key=lambda name: rivals[name])
-        (held_out,) = read("tables/held-out", model=model, severity=severity)
-        heads.append(f"{model}, severity {severity}<br>{images} images")
-        columns.append([
+        rival = best_rival(rows.values())
+        over_kinds = (float(align["kinds_high"]) - float(align["kinds_low"])) / 2
+        lead = Gain.around(stream.domains(rival["row"])[ALL], "lead", "lead_half")
+        lines.append([
+            stream.heading.replace("<br>", ", "),
             value(rows[BASE], "top1"),
-            str(Gain.of(rows["FOZO"])),
-            f"{rival} {Gain.of(rows[rival])}",
-            f"**{Gain.of(align)}**",
-            str(Gain.of(align, "clean_gain", "clean_low", "clean_high")),
-            held_out["difference (95 %)"],
-            held_out["largest loss"],
+            f"**{Gain.of(align, low='gain_low', high='gain_high')}** (± {over_kinds:.1f})",
+            without_best(stream),
+            f"{rival['row']} {Gain.of(rival, low='gain_low', high='gain_high')}",
+            str(lead),
         ])  # fmt: skip
-    return markdown(heads, zip(names, *columns, strict=True))
+    heads = ["", "plain", "Align (over kinds)", "without its best kind", "best of others", "Align ahead by"]
+    return markdown(heads, lines)
+
+
+def rows_table() -> str:
+    """Every row of every stream: gains over the plain model, the best methods first."""
+    found = streams()
+    tables = [stream.rows() for stream in found]
+    best: dict[str, float] = {}
+    facts: dict[str, Row] = {}
+    for rows in tables:
+        for label, row in rows.items():
+            best[label] = max(float(row["gain"] or 0), best.get(label, -100.0))
+            facts.setdefault(label, row)
+    lines = []
+    del best[BASE]
+    for label in [BASE, *charts.by_method(best)]:
+        cells = []
+        for rows in tables:
+            if label not in rows:
+                cells.append("-")
+            elif label == BASE:
+                cells.append(f"{value(rows[label], 'top1')} %")
+            else:
+                gain = Gain.of(rows[label], low="gain_low", high="gain_high")
+                cells.append(bold(gain, str(gain)))
+        lines.append([label, facts[label]["source"] or "-", facts[label]["passes"], *cells])
+    return markdown(["", "constants", "passes", *(stream.heading for stream in found)], lines)
+
+
+def losses_table() -> str:
+    """Where Align loses, where it gains nothing significant, and where another row is significantly ahead of it."""
+    lines = []
+    for stream in streams():
+        below: list[str] = []
+        equal: list[str] = []
+        ahead: list[str] = []
+        domains = {label: stream.domains(label) for label in stream.rows() if label != BASE}
+        for domain, line in domains["Align"].items():
+            if domain in (ALL, "clean"):
+                continue
+            gain = Gain.around(line)
+            if gain.side <= 0:
+                (below if gain.side else equal).append(f"{words(domain)} ({signed(gain.value)})")
+            leads = {
+                label: Gain.around(row[domain], "lead", "lead_half")
+                for label, row in domains.items()
+                if label not in OURS
+            }
+            name = min(leads, key=lambda label: leads[label].value)
+            if leads[name].side < 0:
+                ahead.append(f"{words(domain)} ({name}, by {-leads[name].value:.1f})")
+        lines.append([stream.heading.replace("<br>", ", "), listed(below), listed(equal), listed(ahead)])
+    heads = ["", "significantly below the plain model", "no significant gain", "significantly behind another row"]
+    return markdown(heads, lines)
+
+
+def clean_table() -> str:
+    """Gains on the clean images that end each stream."""
+    lines = []
+    for stream in streams():
+        rows = stream.rows()
+        rival = best_rival(rows.values())["row"]
+        gains = [Gain.of(rows[name], "clean_gain", "clean_low", "clean_high") for name in ("Align", rival)]
+        lines.append([stream.heading.replace("<br>", ", "), str(gains[0]), f"{rival} {gains[1]}"])
+    return markdown(["", "Align", "best of all others"], lines)
+
+
+def unless_empty(lines: Sequence[Sequence[object]], heads: Sequence[object]) -> str:
+    return markdown(heads, lines) if lines else NOT_RUN
+
+
+def held_out_table() -> str:
+    """Align beside the plain model on the classes that it was not tuned on."""
+    lines = []
+    for row in read("gains", recipe="held_out", row="Align"):
+        key = {name: row[name] for name in ("recipe", "model", "severity", "images")}
+        (plain,) = read("gains", **key, row=BASE)
+        losses = [line for line in read("domains", **key, row="Align") if float(line["gain"]) < 0]
+        worst = min(losses, key=lambda line: float(line["gain"]), default=None)
+        loss = "none" if worst is None else f"{words(worst['domain'])} {signed(float(worst['gain']))}"
+        gain = Gain.of(row, low="gain_low", high="gain_high")
+        clean = Gain.of(row, "clean_gain", "clean_low", "clean_high")
+        lines.append([row["model"], row["severity"], row["images"], value(plain, "top1"), str(gain), str(clean), loss])
+    heads = ["model", "severity", "images", "plain", "Align, corrupted", "Align, clean", "largest loss"]
+    return unless_empty(sorted(lines, key=lambda line: (str(line[0]) == "DeiT-Tiny", line[1])), heads)
+
+
+def group_means() -> dict[str, dict[str, tuple[Gain, str, Row]]]:
+    """Gains on narrow content by model and row: the mean over groups, which share no image, and the worst group."""
+    rows: dict[str, dict[str, list[Row]]] = {}
+    for row in read("gains", recipe="narrow"):
+        rows.setdefault(row["model"], {}).setdefault(row["row"], []).append(row)
+    means: dict[str, dict[str, tuple[Gain, str, Row]]] = {}
+    for model, by_row in rows.items():
+        for label, groups in by_row.items():
+            if label == BASE or len(groups) < len(by_row[BASE]):
+                continue
+            gains = [Gain.of(group, low="gain_low", high="gain_high") for group in groups]
+            mean = sum(gain.value for gain in gains) / len(gains)
+            half = sum(((gain.high - gain.low) / 2) ** 2 for gain in gains) ** 0.5 / len(gains)
+            worst = min(groups, key=lambda group: float(group["gain"]))
+            text = f"{worst['stream']} {signed(float(worst['gain']))}"
+            means.setdefault(model, {})[label] = (Gain(mean, mean - half, mean + half), text, worst)
+    return means
+
+
+def narrow_table() -> str:
+    """Every row that was run on all groups, the best of ViT-Tiny first."""
+    means = group_means()
+    if not means:
+        return NOT_RUN
+    models = sorted(means, reverse=True)
+    labels = charts.by_method({label: gain.value for label, (gain, _, _) in means[models[0]].items()})
+    lines = []
+    for label in labels:
+        cells = []
+        for model in models:
+            entry = means[model].get(label)
+            cells += [bold(entry[0], str(entry[0])), entry[1]] if entry else ["-", "-"]
+        lines.append([label, *cells])
+    heads = [""]
+    for model in models:
+        heads += [model, "worst group"]
+    return markdown(heads, lines)
+
+
+def streams_table() -> str:
+    """What Align and the best of all others gain on streams of other kinds."""
+    lines = []
+    keys = {(row["model"], row["stream"], row["corruptions"], row["images"]) for row in read("gains", recipe="streams")}
+    for model, stream, corruptions, images in sorted(keys, key=lambda key: (key[0] == "DeiT-Tiny", key[1])):
+        key = {"recipe": "streams", "model": model, "stream": stream, "corruptions": corruptions, "images": images}
+        rows = {row["row"]: row for row in read("gains", **key)}
+        others = [row for label, row in rows.items() if label not in OURS]
+        best = best_rival(others) if others else None
+        align = Gain.of(rows["Align"], low="gain_low", high="gain_high")
+        rival = "not run"
+        if best is not None:
+            rival = f"{best['row']} {Gain.of(best, low='gain_low', high='gain_high')}"
+        lines.append([f"{model}, {stream}", images, value(rows[BASE], "top1"), bold(align, str(align)), rival])
+    return unless_empty(lines, ["", "images", "plain", "Align gains", "best of others"])
+
+
+NOTES = {"fozo": "; its ViT-B has not been run here"}
 
 
 def methods_table() -> str:
@@ -168,40 +300,11 @@ def methods_table() -> str:
         year = re.search(r"\d{4}", paper)
         traces = len(list((ROOT / "tests" / "golden").glob(f"{name}_*.npz")))
         replayed = f"{traces} runs" if traces else "-" if paper != info.paper else "no program"
-        needs = ", ".join(sorted(info.needs)) or "-"
-        line = [f"`{name}`", cls.__name__, paper, info.passes, needs, replayed]
+        paper += NOTES.get(name, "")
+        line = [f"`{name}`", paper, info.passes.partition(",")[0], replayed]
         lines.append((-int(year[0]) if year else -9999, name, line))
-    heads = ["name", "class", "paper", "passes an image", "needs", "replayed"]
+    heads = ["name", "paper", "forward passes", "replayed"]
     return markdown(heads, [line for _, _, line in sorted(lines)]).replace("---:", "---")
-
-
-STREAMS = {"ViT-Tiny": {"continual": 512, "reset": 192}, "DeiT-Tiny": {"continual": 192, "reset": 192}}
-"""Images of each corruption at severity 5."""
-
-
-def losses_table() -> str:
-    """Where Align gains nothing significant, and where a rival is significantly ahead of it."""
-    lines = []
-    for model, streams in STREAMS.items():
-        for stream, images in streams.items():
-            rows = read("domains", model=model, stream=stream, severity=5, images=images)
-            equal = []
-            ahead = []
-            for domain in dict.fromkeys(row["domain"] for row in rows if row["domain"] not in (ALL, "clean")):
-                own = {row["row"]: row for row in rows if row["domain"] == domain}
-                gain = Gain.around(own["Align"])
-                if gain.side == 0:
-                    equal.append(f"{words(domain)} ({signed(gain.value)})")
-                leads = [
-                    (lead.value, name)
-                    for name, row in own.items()
-                    if name not in OURS and (lead := Gain.around(row, "lead", "lead_half")).side < 0
-                ]
-                if leads:
-                    least, name = min(leads)
-                    ahead.append(f"{words(domain)} ({name}, by {-least:.1f})")
-            lines.append([f"{model}, {stream}, {images} images", listed(equal), listed(ahead)])
-    return markdown(["", "no significant gain on", "significantly behind a rival on"], lines)
 
 
 # docs/detectors.md
@@ -214,39 +317,25 @@ MADE = ("clear", "made fog", "made contrast", "made defocus_blur", "made gaussia
 
 def detectors_table(record: str, domains: Sequence[str], arms: Sequence[str], held_out: bool = False) -> str:
     """A line for each domain: AP50 without a front end, and every arm's difference to it; losses in italics."""
-    rows = []
+    lines = []
     for domain, part in [*((name, ALL) for name in domains), *([(REAL[-1], "held out")] if held_out else [])]:
-        for arm in ("plain", *arms):
-            (row,) = read(record, arm=arm, domain=domain, part=part)
-            name = re.sub("^(made|real) |gaussian_|_blur| domains$", "", domain)
-            name += ", held out" if part != ALL else f" ({row['images']})" if domain in REAL[:-1] else ""
-            text = value(row, "ap50")
-            if arm != "plain":
-                gain = Gain.around(row, "against_plain", "plain_half_width")
-                mark = {1: "**", 0: "", -1: "*"}[gain.side]
-                text = f"{mark}{gain}{mark}"
-            rows.append({"domain": name, "column": ARMS[arm], "value": text})
-    return pivot([""], rows, ["domain"])
+        rows = {arm: read(record, arm=arm, domain=domain, part=part)[0] for arm in ("plain", *arms)}
+        name = re.sub("^(made|real) |gaussian_|_blur| domains$", "", domain)
+        name += ", held out" if part != ALL else f" ({rows['plain']['images']})" if domain in REAL[:-1] else ""
+        gains = [Gain.around(rows[arm], "against_plain", "plain_half_width") for arm in arms]
+        marks = [{1: "**", 0: "", -1: "*"}[gain.side] for gain in gains]
+        cells = [f"{mark}{gain}{mark}" for mark, gain in zip(marks, gains, strict=True)]
+        lines.append([name, value(rows["plain"], "ap50"), *cells])
+    return markdown(["", *(ARMS[arm] for arm in ("plain", *arms))], lines)
 
 
 TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
-    "README.md": {"gains": gains_table, "methods": methods_table},
+    "README.md": {"headline": partial(headline_table, 4), "methods": methods_table},
     "docs/results.md": {
-        "comparison": comparison_table, "losses": losses_table, "deadlines": partial(table, "deadlines"),
-        "walk": partial(table, "walk"),
-        "refusals": partial(table, "refusals"),
-        "streams": partial(table, "streams"),
+        "headline": headline_table, "losses": losses_table, "clean": clean_table, "streams": streams_table,
     },
-    "docs/cost.md": {"overhead": partial(table, "overhead")},
-    "docs/fozo.md": {
-        "scaled": partial(table, "scaled"),
-        "diagnosis": partial(table, "diagnosis"),
-        "behind": partial(table, "behind", digits=2),
-    },
-    "docs/ablation.md": {
-        "held-out classes": partial(table, "held-out"),
-        "narrow": partial(table, "narrow"),
-    },
+    "docs/tables.md": {"rows": rows_table, "narrow": narrow_table},
+    "docs/ablation.md": {"held-out classes": held_out_table},
     "docs/detectors.md": {
         "made": partial(detectors_table, "detectors", MADE, ("clahe", "equalise")),
         "real": partial(detectors_table, "detectors", REAL, ("clahe", "equalise"), held_out=True),
@@ -254,9 +343,6 @@ TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
             detectors_table, "detectors", (*MADE[:1], MADE[2], REAL[-1]), ("autolevels", "histeq", "greyworld")
         ),
         "second": partial(detectors_table, "ssd", (MADE[0], *REAL), ("clahe", "equalise")),
-        "narrow": partial(table, "content"),
-        "choice": partial(table, "choice"),
-        "dark": partial(table, "dark"),
     },
 }  # fmt: skip
 
@@ -266,7 +352,7 @@ TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
 
 def gains_chart() -> str:
     tiers: dict[str, dict[str, dict[str, Gain]]] = {}
-    for row in read("gains", corruptions=15):
+    for row in read("gains", recipe=FIFTEEN, corruptions=15):
         if row["row"] != BASE:
             title = f"{row['model']}, {row['stream']}, severity {row['severity']}, {row['images']} images"
             column = tiers.setdefault(row["severity"], {}).setdefault(title, {})
@@ -274,44 +360,20 @@ def gains_chart() -> str:
     return charts.whiskers("Gains over NoAdapt", list(tiers.values()), -12, 20)
 
 
-def whiskers_chart(name: str, title: str, low: float, high: float, best_first: bool = True) -> str:
-    """Draw a record of results/tables whose lines are gains: of a column and a row."""
-    columns: dict[str, dict[str, Gain]] = {}
-    for row in read(f"tables/{name}"):
-        columns.setdefault(row["column"], {})[row["row"]] = Gain.of(row)
-    return charts.whiskers(title, [columns], low, high, best_first)
-
-
-def corruptions_chart() -> str:
+def corruptions_chart(recipe: str) -> str:
     panels: dict[str, dict[str, dict[str, Gain]]] = {}
-    for model, stream, severity, images in (("ViT-Tiny", "continual", 5, 512), ("DeiT-Tiny", "reset", 3, 128)):
-        rows = panels.setdefault(f"{model}, {stream}, severity {severity}, {images} images", {})
-        for row in read("domains", model=model, stream=stream, severity=severity, images=images):
-            if row["domain"] != ALL:
-                rows.setdefault(row["row"], {})[words(row["domain"])] = Gain.around(row)
+    for stream in (one for one in streams() if one.recipe == recipe and one.severity == 3):
+        rows = panels.setdefault(stream.heading.replace("<br>", ", "), {})
+        for label in stream.rows():
+            gains = {words(name): Gain.around(row) for name, row in stream.domains(label).items() if name != ALL}
+            if gains:
+                rows[label] = gains
     return charts.heat("Gains by corruption", panels)
 
 
-def curves_chart(name: str, title: str, count: int = 3, foot: str = "", one_scale: bool = False) -> str:
-    """Draw a record of results/tables whose lines are points: of a panel and a curve."""
-    panels: dict[tuple[str, str], dict[str, list[tuple[float, float]]]] = {}
-    for row in read(f"tables/{name}"):
-        curve = panels.setdefault((row["panel"], row["x"]), {}).setdefault(row["curve"], [])
-        curve.append((float(row["at"]), float(row["value"])))
-    return charts.curves(title, panels, count, foot, one_scale)
-
-
-LEARNING = (
-    "points over NoAdapt against images of a corruption seen; blue: Align, red: published, gray: tuned or authors'"
-)
 CHARTS: Mapping[str, Callable[[], str]] = {
     "gains": gains_chart,
-    "corruptions": corruptions_chart,
-    "learning": partial(curves_chart, "learning", "Gain over NoAdapt against images seen", 5, LEARNING, one_scale=True),
-    "evidence": partial(whiskers_chart, "evidence", "Gain of Align against evidence of drift", 0, 36, best_first=False),
-    "narrow": partial(whiskers_chart, "narrow-gains", "Gains on narrow content", -12, 12),
-    "epsilon": partial(curves_chart, "epsilon", "Eq. 12 against fixed epsilons"),
-    "prompts": partial(curves_chart, "prompts", "What FOZO's prompts do"),
+    "corruptions": partial(corruptions_chart, FIFTEEN),
 }
 
 

@@ -91,10 +91,20 @@ def main() -> None:
     parser.add_argument("--all", type=Path)
     pixels, labels = pictures()
     with tempfile.TemporaryDirectory() as work:
-        stats, reference = MODEL.with_suffix(".statistics.safetensors"), Path(work) / "monitor.safetensors"
-        adapter = fozo.adapter(MODEL, stats)
-        fozo.MonitorReference.collect(adapter, pixels[:CLEAN], labels[:CLEAN], sample=20).save(reference)
-        command = [sys.executable, "-m", "fozo", "serve", str(MODEL), "--name", "fashion", "--stats", str(stats)]
+        statistics, reference = MODEL.with_suffix(".statistics.safetensors"), Path(work) / "reference.safetensors"
+        adapter = fozo.adapter(MODEL, statistics)
+        fozo.Reference.collect(adapter, pixels[:CLEAN], labels[:CLEAN], sample=20).save(reference)
+        command = [
+            sys.executable,
+            "-m",
+            "fozo",
+            "serve",
+            str(MODEL),
+            "--name",
+            "fashion",
+            "--statistics",
+            str(statistics),
+        ]
         command += ["--reference", str(reference), "--port", "0", "--thumbnails"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:

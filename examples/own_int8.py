@@ -45,8 +45,8 @@ def main() -> None:
 
     engine = fozo.load_engine(int8)
     # An INT8 model is a model of its own: statistics of the float32 one are refused.
-    source = fozo.calibrate(engine, batches(options.clean, engine.spec))
-    adapter = fozo.adapter(engine, source)
+    statistics = fozo.calibrate(engine, batches(options.clean, engine.spec))
+    adapter = fozo.adapter(engine, statistics)
     for number, images in enumerate(batches(options.live, engine.spec)):
         classes = np.argmax(adapter(images), axis=1)
         print(f"batch {number}: classes {' '.join(map(str, classes))}")

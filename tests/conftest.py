@@ -49,7 +49,7 @@ def engine() -> fozo.Engine:
 
 
 @pytest.fixture(scope="session")
-def source(engine: fozo.Engine) -> fozo.SourceStatistics:
+def source(engine: fozo.Engine) -> fozo.Statistics:
     """Its statistics on random images."""
     return fozo.calibrate(engine, [random_images(32, seed=100 + i) for i in range(3)])
 

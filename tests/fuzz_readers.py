@@ -23,7 +23,7 @@ from fozo.bench.plan import Experiment, Recipe, StreamPlan
 from fozo.bench.report.page import read_events, timeline_page, write_report
 from fozo.bench.store import Store
 from fozo.cli.folder_run import BatchLine, read_folder_run
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 from fozo.engines.onnx.schema import METADATA
 from fozo.io import encode
 from fozo.io.logs import CHECKSUM
@@ -142,14 +142,14 @@ def state(folder: Path) -> Reader:
     return Reader(read, whole, sealed, "camera.state")
 
 
-def reference_of(adapter: AnyMethod) -> fozo.MonitorReference:
+def reference_of(adapter: AnyMethod) -> fozo.Reference:
     shape = adapter.engine.spec.image_shape
     pixels = np.random.default_rng(0).integers(0, 256, (16, *shape[1:], shape[0]), dtype=np.uint8)
-    return fozo.MonitorReference.collect(adapter, pixels, sample=2)
+    return fozo.Reference.collect(adapter, pixels, sample=2)
 
 
 def use_statistics(path: Path) -> None:
-    method = fozo.create("align", engine(), SourceStatistics.load(path))
+    method = fozo.create("align", engine(), Statistics.load(path))
     assert np.isfinite(method(random_images(4))).all()
 
 
@@ -167,7 +167,7 @@ def use_scales(path: Path) -> None:
 
 
 def use_reference(path: Path) -> None:
-    monitor = fozo.Monitor(fozo.MonitorReference.load(path)).watch(create("align"))
+    monitor = fozo.Monitor(fozo.Reference.load(path)).watch(create("align"))
     monitor.adapter(random_images(6, seed=9))
     assert monitor.sentence
 
@@ -202,7 +202,7 @@ def statistics_of_version_02(folder: Path) -> Reader:
     old = REPO / "tests" / "golden" / "statistics-0.2.npz"
 
     def read(path: Path) -> None:
-        assert SourceStatistics.load(path).images > 1
+        assert Statistics.load(path).images > 1
 
     return Reader(read, [members(old)], zipped, "stats.npz")
 
@@ -225,7 +225,7 @@ def journal(folder: Path) -> Reader:
     texts = texts_of((folder / "run.journal").read_bytes())
 
     def read(path: Path) -> None:
-        assert np.isfinite(fozo.replay(path)).all()
+        assert np.isfinite(fozo.replay_prompts(path)).all()
 
     return Reader(read, [texts], lines, "copy.journal")
 

@@ -116,13 +116,13 @@ def naive(vit: ViT, a: Architecture, images: Floats, knobs: Knobs, k: int) -> di
         patches = x[:, first:]
         taps[Tap.PATCH_MEAN].append(patches.mean(dim=1))
         taps[Tap.PATCH_VARIANCE].append(patches.var(dim=1, correction=0))
-        if 1 <= layer <= len(vit.blocks) // 2:
+        if layer in (1, 3, 5)[: (len(vit.blocks) + 2) // 4]:
             sampled = x[:, first:][:, layer % 4 % (x.shape[1] - first) :: 4]
             centred = sampled - sampled.mean(dim=1, keepdim=True)
             covariance = centred.mT @ centred / centred.shape[1]
             moments.append(torch.cat([sampled.mean(dim=1, keepdim=True), covariance], dim=1))
             if knobs.matrices is not None:
-                chosen = torch.from_numpy(knobs.matrices[k if len(knobs.matrices) > 1 else 0][:, layer - 1]).float()
+                chosen = torch.from_numpy(knobs.matrices[k if len(knobs.matrices) > 1 else 0][:, layer // 2]).float()
                 x[:, first:] = x[:, first:] @ chosen
         for move, tokens in ((knobs.cls, slice(0, int(a.class_token))), (knobs.patches, slice(first, None))):
             if move is not None:
@@ -153,13 +153,13 @@ def naive(vit: ViT, a: Architecture, images: Floats, knobs: Knobs, k: int) -> di
     return found | {Tap.POOLED: pooled.numpy(), Tap.LOGITS: vit.head(pooled).numpy()}
 
 
-def invented_source(contents: Array, statistics: Mapping[str, Array], model: str = "invented") -> fozo.SourceStatistics:
+def invented_source(contents: Array, statistics: Mapping[str, Array], model: str = "invented") -> fozo.Statistics:
     """Statistics of invented images: content vectors ``[n, k]``, and values ``[n, ...]`` for all parts."""
     width = statistics["pooled"].shape[1]
     basis = ContentBasis(np.zeros(width), np.eye(width, contents.shape[1]))
-    conditioned = {name: statistics[name] for name in fozo.SourceStatistics.CONDITIONED}
-    parts: dict[str, Any] = {name: Moments.of(statistics[name]) for name in fozo.SourceStatistics.PARTS}
-    return fozo.SourceStatistics(
+    conditioned = {name: statistics[name] for name in fozo.Statistics.CONDITIONED}
+    parts: dict[str, Any] = {name: Moments.of(statistics[name]) for name in fozo.Statistics.PARTS}
+    return fozo.Statistics(
         fingerprint=f"fingerprint of {model}",
         content=ContentMoments.of(basis, contents, conditioned),
         model=model,
@@ -180,7 +180,7 @@ def random_knobs(a: Architecture, k: int, batch: int, kind: str) -> Knobs:
         return Move(1 + 0.2 * rng.standard_normal(shape), 0.2 * rng.standard_normal(shape))
 
     def matrices(candidates: int, images: int) -> Floats:
-        noise = rng.standard_normal((candidates, images, a.depth // 2, a.dim, a.dim)) / a.dim**0.5
+        noise = rng.standard_normal((candidates, images, (a.depth + 2) // 4, a.dim, a.dim)) / a.dim**0.5
         matrices: Floats = np.eye(a.dim) + 0.3 * noise
         return matrices
 
@@ -209,7 +209,7 @@ class Golden:
             self.images = {name.removesuffix("_u8"): self.normalise(data[name]) for name in data}
         self.source = self.calibrate(self.engine)
 
-    def calibrate(self, engine: Engine) -> fozo.SourceStatistics:
+    def calibrate(self, engine: Engine) -> fozo.Statistics:
         return fozo.calibrate(engine, np.split(self.images["source"], 4))
 
     @staticmethod

@@ -39,7 +39,7 @@ method = "align"
 """
 MODEL, MADE = "{sample}/fashion-float32.onnx", "../prepared"
 BENCH = ("--model", MODEL, "--data", "imagenet={sample}/fashion-mnist.npz", "--threads", "1", "--out", "out")
-ADAPT = ("adapt", MODEL, f"{MADE}/photos", "--stats", f"{MADE}/stats.safetensors", "--batch-size", "4")
+ADAPT = ("adapt", MODEL, f"{MADE}/photos", "--statistics", f"{MADE}/statistics.safetensors", "--batch-size", "4")
 CORRUPT = ("corrupt", f"{MADE}/photos", "out", "--kinds", "brightness,contrast,gaussian_noise", "--size", "32")
 EXPORT = ("export", f"{MADE}/vit_tiny_patch8_32.augreg_random.safetensors", "-o", "model.onnx")
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -48,7 +48,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "adapt": (*ADAPT, "-o", "predictions.csv"),
     "adapt --resume": (*ADAPT, "--state", "camera.state", "--resume", "-o", "predictions.csv"),
     "journal": (*ADAPT, "--method", "fozo", "--option", "journal=journal.log", "-o", "predictions.csv"),
-    "calibrate": ("calibrate", MODEL, f"{MADE}/photos", "--batch-size", "4", "-o", "stats.safetensors"),
+    "calibrate": ("calibrate", MODEL, f"{MADE}/photos", "--batch-size", "4", "-o", "statistics.safetensors"),
     "export": EXPORT,
     "export --int8": (*EXPORT, "--int8", "dynamic"),
     "bench": ("bench", f"{MADE}/mine.toml", *BENCH),
@@ -170,7 +170,7 @@ def prepare(folder: Path) -> None:
             Image.fromarray(pixels).convert("RGB").save(path)
     for name, images, batch in (("mine", 40, 4), ("more", 160, 4), ("single", 88, 1)):
         (folder / f"{name}.toml").write_text(RECIPE.format(images=images, batch=batch))
-    shutil.copy(sample.MODELS["float32"].with_suffix(".statistics.safetensors"), folder / "stats.safetensors")
+    shutil.copy(sample.MODELS["float32"].with_suffix(".statistics.safetensors"), folder / "statistics.safetensors")
     run(("bench", "mine.toml", *BENCH), folder)
 
 
@@ -183,9 +183,9 @@ def results(folder: Path) -> dict[str, bytes]:
         strange = path.name in TIMES or path.is_dir() or path.is_relative_to(folder / "tmp")
         content = b"" if strange else path.read_bytes()
         if path.name == "journal.log":  # says that it went back; what it leads to is what counts
-            from fozo.methods.fozo import replay
+            from fozo.methods.fozo import replay_prompts
 
-            content = replay(path).tobytes()
+            content = replay_prompts(path).tobytes()
         found[path.relative_to(folder).as_posix()] = content
     return found
 

@@ -36,7 +36,8 @@ def run_cases(paths: Sequence[Path], passed: int, home: Path) -> None:
     """Run files of cases and expect them to pass; only where Ray itself broke down are they tried again."""
     # On a busy machine a proxy needs more than the five seconds after which Ray Serve kills it and begins again.
     patience = {f"RAY_SERVE_PROXY_{check}_CHECK_TIMEOUT_S": "120" for check in ("READY", "HEALTH")}
-    environment = {**os.environ, "HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0", **patience}
+    header = {"RAY_SERVE_SESSION_ID_HEADER_KEY": "x-sequence-id"}
+    environment = {**os.environ, "HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0", **header, **patience}
     options = ["-n", "0", "-p", "no:cacheprovider", "-p", __name__, "--timeout", "0"]  # the limit below scales
     cases = [sys.executable, "-m", "pytest", *options, *map(str, paths)]
     for _ in range(3):

@@ -5,9 +5,9 @@ import pytest
 
 import fozo
 from fozo.core.descriptor import describe
-from fozo.errors import FozoError
 from fozo.types import Tap
 from tests.helpers import SMALL, random_images, run
+from tests.refusals import refuses
 
 
 def test_collected_statistics_equal_numpys(engine: fozo.Engine) -> None:
@@ -35,12 +35,10 @@ def test_collected_statistics_equal_numpys(engine: fozo.Engine) -> None:
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_too_few_images(engine: fozo.Engine, count: int) -> None:
-    with pytest.raises(FozoError, match=f"at least two clean images, not {count}"):
-        fozo.calibrate(engine, [random_images(1)] * count)
+    refuses(f"at least two clean images, not {count}", fozo.calibrate, engine, [random_images(1)] * count)
 
 
 def test_images_that_the_model_cannot_read_are_refused(engine: fozo.Engine) -> None:
     broken = random_images(4)
     broken[1] = np.nan
-    with pytest.raises(FozoError, match="image 1 of the batch"):
-        fozo.calibrate(engine, [random_images(4), broken])
+    refuses("image 1 of the batch", fozo.calibrate, engine, [random_images(4), broken])

@@ -57,7 +57,7 @@ def names() -> dict[str, Any]:
     engine = fozo.load_engine(model)
     pixels = np.stack([images.read(index) for index in range(16)])
     return {
-        "fozo": fozo, "np": np, "warnings": warnings, "model": model, "source": sample.source(model),
+        "fozo": fozo, "np": np, "warnings": warnings, "model": model, "statistics": sample.statistics(model),
         "reference": sample.MONITOR, "photos": sample.IMAGES, "images": images, "torch_vit": random_vit(),
         "engine": engine, "batch": engine.spec.normalise(pixels[:8, ..., :1]), "pixels": pixels,
         "frames": pixels.transpose(0, 3, 1, 2) / np.float32(255),

@@ -15,11 +15,11 @@ import fozo
 from fozo import export
 from fozo.engines.onnx.schema import INPUTS, MATRICES, MOVES
 from fozo.engines.torch_engine import TorchEngine
-from fozo.errors import FozoError
 from fozo.models.convert import names_by_tag
 from fozo.quant.onnx_int8 import fragile_layers, linear_layers
 from fozo.types import NO_KNOBS, Knobs, Tap
 from tests.helpers import HALF, SMALL, random_images, random_vit, run
+from tests.refusals import refuses
 
 
 @pytest.fixture(scope="module")
@@ -143,8 +143,7 @@ def test_int8_is_close_and_a_model_of_its_own(model: fozo.Engine, photographs: P
     for knobs in (NO_KNOBS, Knobs(prompts=0.1 * np.random.default_rng(0).standard_normal((2, 3, 24)))):
         assert 1e-4 < error(model, engine, images, knobs) < 0.08
     source = fozo.calibrate(model, [images])
-    with pytest.raises(FozoError, match="collect them again with this model"):
-        fozo.FOZO(engine, source)
+    refuses("collect them again with this model", fozo.FOZO, engine, source)
     own = fozo.calibrate(engine, [images])
     np.testing.assert_array_equal(fozo.FOZO(engine, own)(images), fozo.FOZO(engine, own)(images))
 
@@ -157,8 +156,7 @@ def test_the_real_vit_tiny_has_one_fragile_layer(real_weights: Path) -> None:
 
 def test_what_cannot_be_exported_is_refused(model: fozo.Engine, photographs: Path, tmp_path: Path) -> None:
     def refused(message: str, engine: fozo.Engine = model, name: str = "model.onnx", **options: object) -> None:
-        with pytest.raises(FozoError, match=message):
-            export(engine, tmp_path / name, **options)  # type: ignore[arg-type]
+        refuses(message, export, engine, tmp_path / name, **options)
 
     refused("must end in .onnx", name="model.bin")
     refused("there is no folder", name="nowhere/model.onnx")
@@ -178,5 +176,4 @@ def test_onnx_is_asked_for_where_it_is_missing(
     model: fozo.Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(FozoError, match=r"pip install 'fozo\[export\]'"):
-        export(model, tmp_path / "model.onnx")
+    refuses(r"pip install 'fozo\[export\]'", export, model, tmp_path / "model.onnx")

@@ -54,8 +54,8 @@ def tensors(x: np.ndarray) -> torch.Tensor:
 
 
 def saved_statistics(folder: Path, engine: fozo.Engine, images: np.ndarray) -> Path:
-    fozo.calibrate(engine, [normalised(images)]).save(folder / "stats.safetensors")
-    return folder / "stats.safetensors"
+    fozo.calibrate(engine, [normalised(images)]).save(folder / "statistics.safetensors")
+    return folder / "statistics.safetensors"
 
 
 SOURCES: dict[str, Callable[[np.ndarray, Path, fozo.Engine], Any]] = {
@@ -81,7 +81,7 @@ SOURCES: dict[str, Callable[[np.ndarray, Path, fozo.Engine], Any]] = {
 def test_clean_images(kind: str, tmp_path: Path) -> None:
     engine, images = fozo.load_engine(random_vit(), **HALF), pixels(70)
     expected = fozo.calibrate(engine, [normalised(images)])
-    found = fozo.adapter(engine, SOURCES[kind](images, tmp_path, engine)).source
+    found = fozo.adapter(engine, SOURCES[kind](images, tmp_path, engine)).statistics
     assert found.images == 70
     for name in found.PARTS:
         np.testing.assert_allclose(getattr(found, name).mean, getattr(expected, name).mean, atol=1e-5)
@@ -192,6 +192,7 @@ REFUSED_BATCHES: dict[str, tuple[Callable[[np.ndarray], Any], str]] = {
     "paths": (lambda x: ["cat.jpg"], "open files first, for example with PIL.Image.open"),
     "dictionary": (lambda x: {"input": x}, "a batch has 'input', and no 'pixel_values' or 'images'"),
     "odd picture": (lambda x: [Image.new("F", (16, 16))], "image 0 of the batch has pixels of unknown range"),
+    "masked": (lambda x: np.ma.array(normalised(x), mask=True), "the images have masked pixels; fill them"),
     "NaN": (lambda x: normalised(x) * np.float32("nan"), "NaN"),
 }  # fmt: skip
 

@@ -208,7 +208,7 @@ def test_refused_models(kind: str, tmp_path: Path) -> None:
 
 def test_methods_take_models_and_files(tmp_path: Path) -> None:
     """FINDINGS B4: these were raw exceptions."""
-    path = tmp_path / "stats.safetensors"
+    path = tmp_path / "statistics.safetensors"
     fozo.calibrate(fozo.load_engine(random_vit(), **HALF), normalised(pixels(20))).save(path)
     assert fozo.calibrate(written(random_vit(), tmp_path / "model.onnx"), [normalised(pixels(8))]).images == 8
     make: Any = fozo.FOZO
@@ -226,5 +226,5 @@ def test_everything_says_in_one_line_what_it_is(tmp_path: Path) -> None:
     assert repr(adapter) == "<Align on vit, slots=2>"
     assert repr(adapter.engine) == "<TorchEngine vit: 3x16x16 to 7 classes, cpu>"
     assert repr(onnx) == "<OnnxEngine vit: 3x16x16 to 7 classes, cpu>"
-    of = f"<SourceStatistics of vit ({adapter.engine.spec.fingerprint[:12]}): "
-    assert repr(adapter.source).startswith(f"{of}20 images, pixels normalised with a mean")
+    of = f"<Statistics of vit ({adapter.engine.spec.fingerprint[:12]}): "
+    assert repr(adapter.statistics).startswith(f"{of}20 images, pixels normalised with a mean")

@@ -26,6 +26,7 @@ from fozo.data import sample
 from fozo.engines.torch_engine import TorchEngine
 from fozo.io import Log, read_log
 from fozo.methods.method import Method
+from fozo.serve.config import read_config
 from fozo.state import leaves, same
 from tests.bench.invented import invent
 from tests.engines.onnx import zoo
@@ -258,20 +259,39 @@ def test_clean_images_are_given_in_one_way_everywhere(kind: str, tmp_path: Path)
     images = pixels(20, size=(20, 24))
     clean = CLEAN[kind](tmp_path, images)
     adapter = fozo.adapter(random_vit(), clean, **HALF)
-    assert adapter.source.images == 20
-    reference = fozo.MonitorReference.collect(adapter, clean, corruptions=False)
+    assert adapter.statistics.images == 20
+    reference = fozo.Reference.collect(adapter, clean, corruptions=False)
     assert reference.clean.images == 20
     assert reference.unlabelled or kind == "folder of classes"
     black_box = fozo.adapter(mean_colours, clean)
-    assert black_box.source.images == 20
+    assert black_box.statistics.images == 20
     if not isinstance(clean, np.ndarray):
         frames = fozo.adapter(mean_colours, clean, channels="rgb")
-        assert frames.adapters[20, 24].source.images == 20
+        assert frames.front.adapters[20, 24].statistics.images == 20
+
+
+def test_the_error_for_an_old_word_names_the_new_one(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for old, new in (("SourceStatistics", "Statistics"), ("MonitorReference", "Reference")):
+        with pytest.raises(AttributeError, match=f"{old}.*called {new} now"):
+            getattr(fozo, old)
+    with pytest.raises(fozo.FozoError, match="'source'; it is called statistics now"):
+        fozo.Align(SAMPLE, source=sample.statistics(SAMPLE))
+    for command, old, new in (("adapt", "stats", "statistics"), ("calibrate", "monitor", "reference")):
+        monkeypatch.setattr("sys.argv", ["fozo", command, "model", "images", f"--{old}", "file"])
+        with pytest.raises(SystemExit):
+            main()
+        assert f"--{old} is called --{new} now" in capsys.readouterr().err
+    settings = tmp_path / "serve.toml"
+    settings.write_text('[models.x]\nmodel = "y"\nstats = "z"\n')
+    with pytest.raises(fozo.FozoError, match="no setting 'stats': did you mean 'statistics'"):
+        read_config(settings)
 
 
 def test_pixels_are_asked_for_where_they_are_needed() -> None:
     with pytest.raises(fozo.FozoError, match="float32 where pixels are needed; give uint8 or PIL images"):
-        fozo.MonitorReference.collect(create("align"), random_images(4))
+        fozo.Reference.collect(create("align"), random_images(4))
 
 
 def test_statistics_of_the_float_file_say_in_what_an_int8_file_differs(tmp_path: Path) -> None:
@@ -352,8 +372,49 @@ def test_half_precision_is_an_option(dtype: str) -> None:
     assert 0 < np.abs(rounded - exact).max() < 0.1 * np.abs(exact).max()
 
 
-def test_auto_is_one_of_the_two_and_nonsense_is_refused() -> None:
-    engine = fozo.load_engine(random_vit(), dtype="auto")
-    assert isinstance(engine, TorchEngine) and engine.dtype in (torch.float32, torch.bfloat16)
+@pytest.mark.parametrize("runtime", ["torch", "openvino"])
+def test_auto_is_one_of_the_two_measured_once(
+    runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if runtime == "openvino":
+        pytest.importorskip("openvino")
+
+    def load(dtype: str) -> Any:
+        if runtime == "openvino":
+            return fozo.load_engine(SAMPLE, dtype=dtype, runtime=runtime)
+        return fozo.load_engine(random_vit(), dtype=dtype)
+
+    kept = tmp_path / "fozo" / "precision.json"
+    with caplog.at_level("INFO", "fozo"):
+        first = load("auto")
+        assert "is faster here" in caplog.text or runtime == "openvino"  # which may know that it has no bfloat16
+        caplog.clear()
+        assert load("auto").spec == first.spec and "is faster here" not in caplog.text
+    if kept.exists():
+        (key,) = json.loads(kept.read_text())
+        for dtype in ("float32", "bfloat16"):
+            kept.write_text(json.dumps({key: dtype}))
+            assert load("auto").spec == load(dtype).spec
+        kept.write_text("{damaged")
+        assert load("auto").spec in (load("float32").spec, load("bfloat16").spec)
+        assert key in json.loads(kept.read_text())
     with pytest.raises(fozo.FozoError, match="dtype must be one of auto, bfloat16"):
-        fozo.load_engine(random_vit(), dtype="int8")
+        load("int8")
+
+
+def test_openvino_runs_in_half_precision_where_the_processor_does() -> None:
+    openvino = pytest.importorskip("openvino")
+    able = "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    if not able:
+        with pytest.raises(fozo.FozoError, match="no bfloat16 on this processor"):
+            fozo.load_engine(SAMPLE, runtime="openvino", dtype="bfloat16")
+        return
+    whole: Any = fozo.load_engine(SAMPLE, runtime="openvino")
+    half: Any = fozo.load_engine(SAMPLE, runtime="openvino", dtype="bfloat16")
+    assert half.spec.fingerprint == f"{whole.spec.fingerprint}-bfloat16"
+    images = whole.spec.normalise(pixels(8, size=(28, 28))[..., :1])
+    ours = half(images)
+    expected = whole(images)
+    assert 0 < np.abs(ours - expected).max() < 0.05 * np.abs(expected).max()
+    np.testing.assert_array_equal(pickled(half)(images), ours)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from fozo import FozoError, SourceStatistics
+from fozo import FozoError, Statistics
 from fozo.data import sample
 from fozo.state import (
     Measured,
@@ -32,6 +32,7 @@ from fozo.state import (
     seal,
 )
 from fozo.types import Array
+from tests.refusals import refuses
 
 OWNER = {"method": "tree", "config": {"passes": 2, "schedule": {"rate": 0.5}}}
 
@@ -174,10 +175,8 @@ def test_the_fields_viewers_open_a_file(tmp_path: Path) -> None:
 )
 def test_values_that_no_state_has_are_refused_in_one_sentence(values: dict[str, Any], what: str) -> None:
     tree = _windowed(np.ones((2, 3), np.float32))
-    with pytest.raises(FozoError, match=what):
-        rebuild(tree, {**dict(leaves(tree)), **values})
-    with pytest.raises(FozoError, match="lacks 'window'"):
-        rebuild(tree, {path: leaf for path, leaf in leaves(tree) if path != "window"})
+    refuses(what, rebuild, tree, {**dict(leaves(tree)), **values})
+    refuses("lacks 'window'", rebuild, tree, {path: leaf for path, leaf in leaves(tree) if path != "window"})
 
 
 def test_thousands_of_damaged_files_are_refused(tmp_path: Path) -> None:
@@ -260,10 +259,8 @@ def test_the_first_difference_of_the_owner_is_named(tmp_path: Path) -> None:
     tree = _windowed(np.ones((2, 3), np.float32))
     save(tmp_path / "state", tree, OWNER)
     other = {"method": "tree", "config": {"passes": 2, "schedule": {"rate": 0.25}}}
-    with pytest.raises(FozoError, match=r"was saved with config.schedule.rate=0.5, but this run has 0.25"):
-        load(tmp_path / "state", tree, other)
-    with pytest.raises(FozoError, match="holds 'state' where 'scales' is needed"):
-        load(tmp_path / "state", tree, OWNER, kind="scales")
+    refuses(r"was saved with config.schedule.rate=0.5, but this run has 0.25", load, tmp_path / "state", tree, other)
+    refuses("holds 'state' where 'scales' is needed", load, tmp_path / "state", tree, OWNER, kind="scales")
 
 
 def test_a_sealed_state_is_not_written_into() -> None:
@@ -286,21 +283,17 @@ class Scales(Measured):
 def test_what_is_measured_is_a_file_of_its_own(tmp_path: Path) -> None:
     Scales(np.arange(3.0), "vit").save(tmp_path / "scales")
     assert same(Scales.load(tmp_path / "scales"), Scales(np.arange(3.0), "vit"))
-    with pytest.raises(FozoError, match="holds 'scales' where 'source statistics' is needed"):
-        SourceStatistics.load(tmp_path / "scales")
+    refuses("holds 'scales' where 'source statistics' is needed", Statistics.load, tmp_path / "scales")
     (tmp_path / "empty").write_bytes(b"")
-    with pytest.raises(FozoError, match=r"empty is not a whole file.*; collect them again"):
-        Scales.load(tmp_path / "empty")
+    refuses(r"empty is not a whole file.*; collect them again", Scales.load, tmp_path / "empty")
 
 
 def test_statistics_of_the_last_version_are_read_with_advice(tmp_path: Path) -> None:
     """A file that fozo 0.2 wrote of the bundled model."""
     old = Path(__file__).parent / "golden" / "statistics-0.2.npz"
     with pytest.warns(FutureWarning, match=r"statistics-0.2.npz is a file of fozo 0.2"):
-        read = SourceStatistics.load(old)
-    assert same(read, sample.source(sample.MODELS["float32"]))
-    with pytest.raises(FozoError, match="'source statistics' where 'scales' is needed"):
-        Scales.load(old)
+        read = Statistics.load(old)
+    assert same(read, sample.statistics(sample.MODELS["float32"]))
+    refuses("'source statistics' where 'scales' is needed", Scales.load, old)
     (tmp_path / "cut").write_bytes(old.read_bytes()[:5000])
-    with pytest.raises(FozoError, match="cut"):
-        SourceStatistics.load(tmp_path / "cut")
+    refuses("cut", Statistics.load, tmp_path / "cut")

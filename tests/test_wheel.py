@@ -112,8 +112,8 @@ def test_an_engineer_can_calibrate_adapt_and_compare(python: Path, tmp_path: Pat
     (tmp_path / "photos").mkdir()
     for number, image in enumerate(pixels):
         Image.fromarray(image).save(tmp_path / "photos" / f"{number:02}.png")
-    assert "over 24 images" in fozo(python, "calibrate", model, "photos", "-o", "stats.safetensors", cwd=tmp_path)
-    fozo(python, "adapt", model, "photos", "--stats", "stats.safetensors", "-o", "found.csv", cwd=tmp_path)
+    assert "over 24 images" in fozo(python, "calibrate", model, "photos", "-o", "statistics.safetensors", cwd=tmp_path)
+    fozo(python, "adapt", model, "photos", "--statistics", "statistics.safetensors", "-o", "found.csv", cwd=tmp_path)
     assert len((tmp_path / "found.csv").read_text().splitlines()) == 25
 
     rows = "".join(

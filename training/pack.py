@@ -48,8 +48,8 @@ def main() -> None:
         pack(options.data, options.weights, images, labels, chosen)
     others = np.setdiff1d(np.arange(len(labels)), chosen)[:MONITORED]
     model = sample.MODELS["float32"]
-    adapter = fozo.Align(fozo.load_engine(model), sample.source(model))
-    reference = fozo.MonitorReference.collect(
+    adapter = fozo.Align(fozo.load_engine(model), sample.statistics(model))
+    reference = fozo.Reference.collect(
         adapter, images[others][..., None], labels[others].astype(np.int64), sample=SAMPLE
     )
     reference.save(sample.MONITOR)

@@ -35,8 +35,6 @@ from pydantic import ConfigDict, Field
 
 import fozo
 from fozo.data.sets import open_unlabelled
-from fozo.methods.equalise import Equalise
-from fozo.methods.frames import FrameAdapter
 
 MAX_VIDEOS = 32
 V = TypeVar("V")
@@ -58,33 +56,31 @@ class Videos(Generic[V]):
         return self.kept[key]
 
 
-class Camera(FrameAdapter):
-    """Equalises the frames of one camera: what it returns is the frame, and :attr:`monitors` say what drifted."""
+class Camera:
+    """The equaliser of one camera; :attr:`monitors` say what drifted."""
 
-    _calibrated: ClassVar[dict[str, dict[tuple[int, int], fozo.SourceStatistics]]] = {}
-    _references: ClassVar[dict[tuple[str, tuple[int, int]], fozo.MonitorReference]] = {}
+    _fronts: ClassVar[dict[str, fozo.Equaliser]] = {}
+    _references: ClassVar[dict[tuple[str, tuple[int, int]], fozo.Reference]] = {}
 
     def __init__(self, clean: str) -> None:
-        super().__init__(lambda frame: frame, "bgr")
-        self.clean, self.monitors = clean, dict[tuple[int, int], fozo.Monitor]()
-        if clean not in self._calibrated:  # once for all cameras that share a folder
-            made = fozo.adapter(lambda frame: frame, clean, channels="bgr")
-            self._calibrated[clean] = {size: each.source for size, each in made.adapters.items()}
-        for size, source in self._calibrated[clean].items():
-            self.adapters[size] = Equalise(self.engine(size), source)
+        if clean not in self._fronts:  # once for all cameras that share a folder
+            self._fronts[clean] = fozo.Equaliser(clean, channels="bgr")
+        self.front = self._fronts[clean].clone()
+        self.clean = clean
+        self.monitors: dict[tuple[int, int], fozo.Monitor] = {}
 
     def status(self, frame: np.ndarray[Any, np.dtype[np.uint8]]) -> Any:  # noqa: ANN401 - the monitor's own type
         """Adapt to a frame and report on its size of frames."""
         size = (frame.shape[0], frame.shape[1])
-        if size in self.adapters and size not in self.monitors:
+        if size in self.front.adapters and size not in self.monitors:
             if (self.clean, size) not in self._references:
                 files = open_unlabelled(Path(self.clean))
                 pixels = [files.read(index) for index in range(len(files))]
                 same = np.stack([picture for picture in pixels if picture.shape[:2] == size])
-                made = fozo.MonitorReference.collect(self.adapters[size], same, corruptions=False)
+                made = fozo.Reference.collect(self.front.adapters[size], same, corruptions=False)
                 self._references[self.clean, size] = made
-            self.monitors[size] = fozo.Monitor(self._references[self.clean, size]).watch(self.adapters[size])
-        self(frame)
+            self.monitors[size] = fozo.Monitor(self._references[self.clean, size]).watch(self.front.adapters[size])
+        self.front(frame)
         return self.monitors[size].status
 
 
@@ -141,7 +137,7 @@ class EqualiseBlock(WorkflowBlock):
 
     def run(self, image: WorkflowImageData, clean: str) -> BlockResult:
         camera = self.videos.get(clean, image, lambda: Camera(clean))
-        frame = camera(image.numpy_image)
+        frame = camera.front(image.numpy_image)
         return {"image": WorkflowImageData.copy_and_replace(origin_image_data=image, numpy_image=frame)}
 
 

@@ -5,7 +5,7 @@ import importlib
 TYPE_CHECKING = False  # type checkers know the name, and importing typing for it takes time
 
 if TYPE_CHECKING:
-    from fozo.core.statistics import SourceStatistics
+    from fozo.core.statistics import Statistics
     from fozo.data.sets import open_images
     from fozo.data.streams import Stream
     from fozo.engines.load import LoadOptions, load_engine
@@ -13,26 +13,27 @@ if TYPE_CHECKING:
     from fozo.methods.align import Align
     from fozo.methods.common.description import ModelDescription, describe_model
     from fozo.methods.common.info import MethodInfo
-    from fozo.methods.fozo import FOZO, replay
+    from fozo.methods.fozo import FOZO, replay_prompts
+    from fozo.methods.frames import Equaliser
     from fozo.methods.method import Method, Result
     from fozo.methods.noadapt import NoAdapt
     from fozo.methods.registry import create, list_methods
-    from fozo.monitor import Guarded, Monitor, MonitorReference, describe
+    from fozo.monitor import Guarded, Monitor, Reference, describe
     from fozo.public import adapter, calibrate, export
     from fozo.state import State
     from fozo.types import Engine, Knobs, Move, Spec, Tap
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
-    "FOZO", "Align", "Engine", "FozoError", "Guarded", "Knobs", "LoadOptions", "Method", "MethodInfo",
-    "ModelDescription", "Monitor", "MonitorReference", "Move", "NoAdapt", "Result", "SourceStatistics", "Spec", "State",
-    "Stream", "Tap", "adapter", "calibrate", "create", "describe", "describe_model", "export", "list_methods",
-    "load_engine", "open_images", "replay",
+    "FOZO", "Align", "Engine", "Equaliser", "FozoError", "Guarded", "Knobs", "LoadOptions", "Method", "MethodInfo",
+    "ModelDescription", "Monitor", "Move", "NoAdapt", "Reference", "Result", "Spec", "State", "Statistics", "Stream",
+    "Tap", "adapter", "calibrate", "create", "describe", "describe_model", "export", "list_methods", "load_engine",
+    "open_images", "replay_prompts",
 ]  # fmt: skip
 
 _MODULES = {
-    "core.statistics": ("SourceStatistics",),
+    "core.statistics": ("Statistics",),
     "data.sets": ("open_images",),
     "data.streams": ("Stream",),
     "engines.load": ("LoadOptions", "load_engine"),
@@ -40,11 +41,12 @@ _MODULES = {
     "methods.align": ("Align",),
     "methods.common.description": ("ModelDescription", "describe_model"),
     "methods.common.info": ("MethodInfo",),
-    "methods.fozo": ("FOZO", "replay"),
+    "methods.fozo": ("FOZO", "replay_prompts"),
+    "methods.frames": ("Equaliser",),
     "methods.method": ("Method", "Result"),
     "methods.noadapt": ("NoAdapt",),
     "methods.registry": ("create", "list_methods"),
-    "monitor": ("Guarded", "Monitor", "MonitorReference", "describe"),
+    "monitor": ("Guarded", "Monitor", "Reference", "describe"),
     "public": ("adapter", "calibrate", "export"),
     "state": ("State",),
     "types": ("Engine", "Knobs", "Move", "Spec", "Tap"),
@@ -59,7 +61,10 @@ def __getattr__(name: str) -> object:
             value = getattr(importlib.import_module(f"fozo.{module}"), name)
             globals()[name] = value
             return value
-    raise AttributeError(f"module 'fozo' has no attribute {name!r}")
+    from fozo.errors import RENAMED
+
+    hint = f"; it is called {RENAMED[name]} now" if name in RENAMED else ""
+    raise AttributeError(f"module 'fozo' has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

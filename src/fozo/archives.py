@@ -111,11 +111,6 @@ def _monitor(header: Header, arrays: Arrays) -> Leaves:
             values[f"signatures.coordinates.{part}"] = arrays[f"signatures.{part}"]
         values["signatures.coordinates.centre"] = 0 * arrays["signatures.mean"]
         values["signatures.coordinates.max_deviation"] = 12.0
-    for name, array in arrays.items():
-        part, _, _ = name.partition(".")
-        if part in ("adapted", "plain"):
-            values.pop(part, None)
-            values[name] = array if array.ndim else float(array)
     return values
 
 

@@ -16,6 +16,13 @@ class FozoError(ValueError):
     """
 
 
+RENAMED = {
+    "stats": "statistics", "source": "statistics", "monitor": "reference", "SourceStatistics": "Statistics",
+    "MonitorReference": "Reference",
+}  # fmt: skip
+"""Names of fozo 0.2 that were given up, for the errors that name the new ones."""
+
+
 def check_counts(**counts: int) -> None:
     """Refuse numbers below one."""
     for name, count in counts.items():
@@ -32,6 +39,10 @@ class ImageWarning(UserWarning):
         Traceback (most recent call last):
         fozo.errors.ImageWarning: image 0 of the batch holds values of ..., where vit-fashion reads ...: it was ...
     """
+
+
+class ModelWarning(UserWarning):
+    """A transformer whose tokens cannot be used, so that only its images are restored."""
 
 
 class PluginWarning(UserWarning):

@@ -4,11 +4,11 @@ import importlib
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -18,18 +18,18 @@ from fozo.core.descriptor import describe, haar_noise
 from fozo.core.moments import Moments, log_variance
 from fozo.core.noise import generator
 from fozo.core.normalisation import InputRange, common, name_of
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 from fozo.core.tokens import PatchMoments, displacement, pooled_moments, transport
 from fozo.data.inputs import batches, is_video
-from fozo.data.sets import open_images, open_unlabelled
+from fozo.data.sets import open_images
 from fozo.data.streams import in_order
-from fozo.data.videos import video_frames
 from fozo.engines.load import LoadOptions, Model, load_engine
 from fozo.errors import FozoError, ImageWarning
 from fozo.io import check_output
 from fozo.methods.align import Align
+from fozo.methods.common.description import report_model
 from fozo.methods.equalise import Equalise
-from fozo.methods.frames import MAX_SIZES, FrameAdapter, as_stack
+from fozo.methods.frames import Equaliser, FrameAdapter, describe_images
 from fozo.types import LOG, Array, Batch, Engine, Floats, Spec, Tap
 
 LOG_SECONDS = 5.0  # between two lines of the log
@@ -43,10 +43,10 @@ CALIBRATION_BATCH = 8
 
 
 @overload
-def adapter(model: Model, source: object, *, channels: str, **options: object) -> FrameAdapter: ...  # type: ignore[overload-overlap]
+def adapter(model: Model, clean: object, *, channels: str, **options: object) -> FrameAdapter: ...  # type: ignore[overload-overlap]
 @overload
-def adapter(model: Model, source: object, **options: object) -> Align | Equalise: ...
-def adapter(model: Model, source: object, **options: object) -> Align | Equalise | FrameAdapter:
+def adapter(model: Model, clean: object, **options: object) -> Align | Equalise: ...
+def adapter(model: Model, clean: object, **options: object) -> Align | Equalise | FrameAdapter:
     """Make the recommended method for a model: ``adapter(images)`` adapts to a batch and predicts it.
 
     Examples:
@@ -57,7 +57,7 @@ def adapter(model: Model, source: object, **options: object) -> Align | Equalise
         model: an engine, or anything that :func:`fozo.load_engine` makes one of: a ViT of timm, transformers or
             torchvision, a file of weights, an ``.onnx`` file, a folder of transformers', ``timm:NAME``, or any other
             model or function of images, which then has its images equalised and returns what it always returns.
-        source: clean images to calibrate on now, in any form that :func:`fozo.calibrate` takes (a ``DataLoader``, a
+        clean: clean images to calibrate on now, in any form that :func:`fozo.calibrate` takes (a ``DataLoader``, a
             folder, a video, a list of PIL images), or what it gave, or the file that keeps that.
         options: fields of :class:`fozo.LoadOptions` (``mean=0.5``) and of :class:`fozo.methods.align.AlignConfig`
             (``slots=2``), and ``journal=``; for models that show no tokens of
@@ -70,55 +70,27 @@ def adapter(model: Model, source: object, **options: object) -> Align | Equalise
     }
     channels = load.pop("channels", None)
     if channels is not None:
-        return _frame_adapter(model, source, channels, load, options)
+        if not callable(model) or isinstance(model, Engine) or load:
+            what = f"takes no {next(iter(load))}=" if load else "is for a function of frames"
+            raise FozoError(
+                f"fozo.adapter with channels= {what}; prepare frames for the model in a function, and give that"
+            )
+        return FrameAdapter(Equaliser(clean, channels=channels, **options), model)
     engine = load_engine(model, **load)
-    if isinstance(source, SourceStatistics):
-        statistics = source
-    elif isinstance(source, (str, os.PathLike)) and not Path(source).is_dir() and not is_video(source):
-        statistics = SourceStatistics.load(source)
+    if isinstance(clean, Statistics):
+        report_model(engine)
+        statistics = clean
+    elif isinstance(clean, (str, os.PathLike)) and not Path(clean).is_dir() and not is_video(clean):
+        report_model(engine)
+        statistics = Statistics.load(clean)
     else:
-        statistics = calibrate(engine, source)
+        statistics = calibrate(engine, clean)
     if "tokens" not in engine.abilities:
         return Equalise(engine, statistics, **options)  # type: ignore[arg-type]
     return Align(engine, statistics, **options)  # type: ignore[arg-type]
 
 
-def _frame_adapter(
-    model: object, source: object, channels: str, load: Mapping[str, object], options: dict[str, Any]
-) -> FrameAdapter:
-    """Describe clean frames, each size apart: of a folder, a list of PIL images, or arrays as the camera gives them."""
-    unused = sorted({*load} - {"architecture"})
-    if not callable(model) or isinstance(model, Engine) or unused:
-        what = f"takes no {unused[0]}=" if unused else "is for a function of frames"
-        raise FozoError(
-            f"fozo.adapter with channels= {what}; prepare frames for the model in a function, and give that"
-        )
-    adapter = FrameAdapter(model, channels, cast("str | None", load.get("architecture")))
-    if is_video(source):
-        source = (adapter.ordered(pixels) for pixels, _ in video_frames(os.fspath(source)))  # type: ignore[call-overload]
-    elif isinstance(source, (str, os.PathLike)):
-        files = open_unlabelled(Path(source))
-        source = (adapter.ordered(files.read(index)) for index in range(len(files)))
-    by_size: dict[tuple[int, int], SourceStatistics] = {}
-    for item in cast("Iterable[Any]", source):
-        frames = adapter.ordered(np.asarray(item.convert("RGB"))) if hasattr(item, "convert") else item
-        for frame in as_stack(frames):
-            size = frame.shape[:2]
-            engine = adapter.engine(size)
-            statistics = _describe_images(engine, engine.check(adapter.images(frame[None])))
-            by_size[size] = by_size[size].merge(statistics) if size in by_size else statistics
-            if len(by_size) > MAX_SIZES:
-                raise FozoError(f"the clean frames have more than {MAX_SIZES} sizes; resize them to a few first")
-    few = [f"{width}x{height} px" for (height, width), statistics in by_size.items() if statistics.images < 2]
-    if few or not by_size:
-        what = f"one clean frame of {few[0]}" if few else "no clean frame"
-        raise FozoError(f"there is {what}; give at least two of each size, better a few dozen")
-    for size, statistics in by_size.items():
-        adapter.adapters[size] = Equalise(adapter.engine(size), statistics, **options)
-    return adapter
-
-
-def calibrate(model: Model, source: object) -> SourceStatistics:
+def calibrate(model: Model, clean: object) -> Statistics:
     """Run the plain model once over clean images.
 
     One forward pass an image, memory of one batch. A few dozen images of your own camera are enough, or a few hundred
@@ -126,25 +98,26 @@ def calibrate(model: Model, source: object) -> SourceStatistics:
 
     Examples:
         >>> fozo.calibrate(model, "camera/clean").save("camera.safetensors")
-        >>> fozo.SourceStatistics.load("camera.safetensors").images
+        >>> fozo.Statistics.load("camera.safetensors").images
         16
 
     Args:
         model: an engine, or anything that :func:`fozo.load_engine` makes one of.
-        source: clean images: a ``DataLoader``, a ``Dataset`` or another iterable of batches or of single images, an
+        clean: clean images: a ``DataLoader``, a ``Dataset`` or another iterable of batches or of single images, an
             array of all of them, a folder, a video, or what :func:`fozo.open_images` opened. :mod:`fozo.data.inputs`
             lists the forms of a batch.
     """
     engine = load_engine(model)
+    report_model(engine)
     if "tokens" not in engine.abilities:  # a black box is not run: its images are described
-        return _gather(engine, source, partial(_describe_images, engine))
+        return _gather(engine, clean, partial(describe_images, engine))
     head = engine.head()
     basis = ContentBasis.of(head)
     vectors = basis.vectors(head)
 
     sample = PatchSample() if "matrices" in engine.abilities and engine.spec.aligned else None
 
-    def measure(batch: Batch) -> SourceStatistics:
+    def measure(batch: Batch) -> Statistics:
         taps, patch_moments = _run_in_groups(engine, batch, sample)
         values: dict[str, Array] = {
             tap.value: np.asarray(taps[tap][0], dtype=np.float64)
@@ -152,8 +125,8 @@ def calibrate(model: Model, source: object) -> SourceStatistics:
         }
         values["patch_log_variance"] = log_variance(taps[Tap.PATCH_VARIANCE][0])
         values["descriptor"] = describe(batch.images)
-        conditioned = {name: values[name] for name in SourceStatistics.CONDITIONED}
-        return SourceStatistics(
+        conditioned = {name: values[name] for name in Statistics.CONDITIONED}
+        return Statistics(
             fingerprint=engine.spec.fingerprint,
             content=ContentMoments.of(basis, contents(taps[Tap.LOGITS][0], vectors), conditioned),
             model=engine.spec.name,
@@ -163,7 +136,7 @@ def calibrate(model: Model, source: object) -> SourceStatistics:
             **{name: Moments.of(value) for name, value in values.items()},
         )
 
-    statistics = _gather(engine, source, measure)
+    statistics = _gather(engine, clean, measure)
     if sample is None or statistics.patch_moments is None:
         return statistics
     return replace(statistics, patch_moments=sample.with_displacement(statistics.patch_moments))
@@ -222,18 +195,11 @@ class PatchSample:
         return replace(clean, displacement=GROUP * total / len(groups) / (1 - own_share))
 
 
-def _describe_images(engine: Engine, batch: Batch) -> SourceStatistics:
-    spec = engine.spec
-    inputs = InputRange.of(batch.images, spec.normalisation)
-    noise = float(haar_noise(batch.images).mean())
-    return SourceStatistics.of_images(spec.fingerprint, spec.name, describe(batch.images), inputs, noise)
-
-
-def _gather(engine: Engine, source: object, measure: Callable[[Batch], SourceStatistics]) -> SourceStatistics:
-    gathered: SourceStatistics | None = None
+def _gather(engine: Engine, clean: object, measure: Callable[[Batch], Statistics]) -> Statistics:
+    gathered: Statistics | None = None
     began = time.monotonic()
     logged = began
-    for images in batches(source, engine.spec):
+    for images in batches(clean, engine.spec):
         statistics = measure(engine.check(images))
         gathered = statistics if gathered is None else gathered.merge(statistics)
         now = time.monotonic()
@@ -248,7 +214,7 @@ def _gather(engine: Engine, source: object, measure: Callable[[Batch], SourceSta
     return gathered
 
 
-def _report_normalisation(statistics: SourceStatistics, spec: Spec) -> None:
+def _report_normalisation(statistics: Statistics, spec: Spec) -> None:
     """Say how the clean images were normalised, where the model does not: a wrong one costs many points."""
     if spec.normalisation is not None or statistics.inputs is None:
         return

@@ -56,7 +56,7 @@ class State:
     """What adaptation changes. Subclasses are frozen dataclasses; ``__post_init__`` refuses values that no run has.
 
     Examples:
-        >>> adapter = fozo.adapter(model, source)
+        >>> adapter = fozo.adapter(model, statistics)
         >>> before = adapter.state()
         >>> logits = adapter(batch)
         >>> adapter.load_state(before)  # as if the batch had not been

@@ -75,7 +75,7 @@ def check_method(factory: Factory, batches: Sequence[Images] | None = None) -> N
     """Check that a method keeps the promises of :class:`fozo.Method`.
 
     Examples:
-        >>> check_method(lambda: fozo.create("neo", engine, source))
+        >>> check_method(lambda: fozo.create("neo", engine, statistics))
 
     Args:
         factory: makes a new method on the same engine each time; options that make it adapt to any batch help.
@@ -391,18 +391,21 @@ def _check_knobs(engine: Engine, batch: Batch, tolerance: float) -> None:
     else:
         with refused("prompts where the sequence cannot grow"):
             engine.run(batch, Knobs(prompts=prompts))
-    each = (1, len(batch), spec.depth, spec.dim)
-    own = Move(1 + 0.1 * numbers.standard_normal(each), 0.1 * numbers.standard_normal(each))
-    part = Move(own.scale[:, 1:2], own.shift[:, 1:2])
+    by_image = (1, len(batch), spec.depth, spec.dim)
+    moves = Move(1 + 0.1 * numbers.standard_normal(by_image), 0.1 * numbers.standard_normal(by_image))
+    second = Move(moves.scale[:, 1:2], moves.shift[:, 1:2])
     first = engine.run(batch, taps=(Tap.PATCH_MEAN,))[Tap.PATCH_MEAN][:, :, 0]
-    pairs = {"cls": (Knobs(cls=own), Knobs(cls=part)), "patches": (Knobs(patches=own), Knobs(patches=part))}
-    for name, (all_images, second) in pairs.items():
+    pairs = {
+        "cls": (Knobs(cls=moves), Knobs(cls=second)),
+        "patches": (Knobs(patches=moves), Knobs(patches=second)),
+    }
+    for name, (all_images, one_image) in pairs.items():
         moved = engine.run(batch, all_images, (Tap.LOGITS, Tap.PATCH_MEAN))
-        alone = engine.run(batch.part(slice(1, 2)), second)[Tap.LOGITS]
+        alone = engine.run(batch.part(slice(1, 2)), one_image)[Tap.LOGITS]
         _close(alone, moved[Tap.LOGITS][:, 1:2], tolerance, f"an image's own {name} move, alone")
         assert np.allclose(moved[Tap.PATCH_MEAN][:, :, 0], first), "taps are to be read before the move"
-        moves = name == "patches" or spec.class_token
-        assert np.allclose(moved[Tap.LOGITS], plain) != moves, f"the {name} move does nothing, or there is no token"
+        matters = name == "patches" or spec.class_token
+        assert np.allclose(moved[Tap.LOGITS], plain) != matters, f"the {name} move does nothing, or there is no token"
     wrong = np.ones((1, 1, spec.depth, spec.dim + 1))
     for knobs in (Knobs(prompts=prompts[0]), Knobs(prompts=prompts[..., 1:]), Knobs(cls=Move(wrong, wrong))):
         with refused("a knob of the wrong shape"):

@@ -5,11 +5,14 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
+from fozo import cluster
 from fozo.bench.plan import Experiment, StreamPlan
 from fozo.bench.resources import Paths
-from fozo.bench.run import Setup, run_local
+from fozo.bench.run import Setup, run_one
+from fozo.bench.store import Run
 from fozo.data import sample
 
 
@@ -23,16 +26,22 @@ def work(weights: Path, photos: Path, out: Path) -> tuple[list[Experiment], Setu
     return experiments, Setup(str(out / "recipe"), Paths({"imagenet": str(photos)}))
 
 
+def run(experiments: list[Experiment], setup: Setup, workers: int | None = None) -> list[str]:
+    names = []
+    for _, result in cluster.run(partial(run_one, setup=setup), experiments, workers=workers):
+        assert isinstance(result, Run), result
+        names.append(result.folder.name)
+    return names
+
+
 def timeless(out: Path) -> dict[str, bytes]:
     files = (path for path in out.rglob("*") if path.is_file() and path.name not in ("costs.jsonl", "conditions.json"))
     return {path.relative_to(out).as_posix(): path.read_bytes() for path in files}
 
 
 def test_workers_give_the_same_bytes_and_a_killed_one_is_replaced(tmp_path: Path) -> None:
-    alone: list[str] = []
     model, images = sample.MODELS["float32"], sample.IMAGES  # ONNX: workers need not import torch
-    run_local(*work(model, images, tmp_path / "one"), finished=lambda run: alone.append(run.folder.name))
-    together: list[str] = []
+    alone = run(*work(model, images, tmp_path / "one"))
     killed: list[int] = []
 
     def kill_one() -> None:
@@ -46,7 +55,7 @@ def test_workers_give_the_same_bytes_and_a_killed_one_is_replaced(tmp_path: Path
 
     killer = threading.Thread(target=kill_one)
     killer.start()
-    run_local(*work(model, images, tmp_path / "two"), workers=2, finished=lambda run: together.append(run.folder.name))
+    together = run(*work(model, images, tmp_path / "two"), workers=2)
     killer.join()
     assert len(killed) == 1 and sorted(together) == sorted(alone) and len(alone) == 4
     assert timeless(tmp_path / "one") == timeless(tmp_path / "two")

@@ -13,9 +13,9 @@ from fozo.bench.run import run_experiment
 from fozo.bench.store import Store
 from fozo.data.groups import CLASSES, HELD_OUT, class_indices
 from fozo.engines.load import LoadOptions
-from fozo.errors import FozoError
 from tests.bench.conftest import TINY
 from tests.helpers import random_vit
+from tests.refusals import refuses
 
 PLAN = StreamPlan(data="clean", scenario="episodic", kinds=("clean", "contrast"), images=60, batch_size=16)
 FIRSTS = {f"{number:06d}" for number in range(CLASSES)}
@@ -76,8 +76,12 @@ def test_runs_of_two_groups_share_one_file_of_statistics(resources: Resources, t
 def test_what_has_no_groups_is_refused(tmp_path: Path) -> None:
     plan = replace(PLAN, classes="dogs")
     few = write_set(tmp_path / "few.npz", np.arange(10), classes=10)
-    with pytest.raises(FozoError, match="set has 10 classes, but the group 'dogs' is of ImageNet's 1000; give images"):
-        Resources(few, LoadOptions(), tmp_path).images(plan)
+    refuses(
+        "set has 10 classes, but the group 'dogs' is of ImageNet's 1000; give images",
+        Resources(few, LoadOptions(), tmp_path).images,
+        plan,
+    )
     single = write_set(tmp_path / "single.npz", np.arange(CLASSES))
-    with pytest.raises(FozoError, match="no images of 'dogs' beside the first of each class"):
-        Resources(single, LoadOptions(), tmp_path).images(plan)
+    refuses(
+        "no images of 'dogs' beside the first of each class", Resources(single, LoadOptions(), tmp_path).images, plan
+    )

@@ -124,7 +124,7 @@ def test_what_is_recorded(weights: Path, paths: Paths, tmp_path: Path) -> None:
     resources = opened(paths, tmp_path / "cache")
     experiment = make(weights, seed=3, label="FOZO")
     (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / ".source.safetensors.0123abcd.fozo.part").touch()  # of a command that was killed
+    (tmp_path / "cache" / ".statistics.safetensors.0123abcd.fozo.part").touch()  # of a command that was killed
     run = run_experiment(experiment, resources, Store(tmp_path / "runs"), command="fozo bench x")
     assert not list(tmp_path.rglob("*.part"))
     found = run.records()

@@ -1,20 +1,16 @@
 """The store: which runs belong together, which are stale, and that nothing is joined by its label."""
 
 import shutil
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from fozo.bench.plan import Experiment, Recipe, Setting, StreamPlan, load_recipe
 from fozo.bench.report.page import write_report
 from fozo.bench.report.tables import table_of
 from fozo.bench.store import RESULT, Store, collect
-from fozo.errors import FozoError
 from fozo.io import read_json, write_json
 from tests.bench.invented import MODEL, finish, invent
+from tests.refusals import refuses
 
 ROWS = (Experiment("plain", "noadapt"), Experiment("ours", "align", {"content_error": 0.4}))
 RECIPE = Recipe("mine", "Mine", ROWS)
@@ -153,30 +149,12 @@ def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     result = read_json(folder / RESULT)
     del result["measures"]
     write_json(folder / RESULT, result)
-    with pytest.raises(FozoError, match=rf"{folder.name} cannot be read: the result should be a table"):
-        collect(tmp_path)
+    refuses(rf"{folder.name} cannot be read: the result should be a table", collect, tmp_path)
 
 
 def test_nothing_to_report_is_said(tmp_path: Path) -> None:
-    with pytest.raises(FozoError, match="holds no results"):
-        collect(tmp_path)
+    refuses("holds no results", collect, tmp_path)
     invent(tmp_path, "figureE1")
     for file in tmp_path.rglob("result.json"):
         file.unlink()
-    with pytest.raises(FozoError, match=r"no run below .* is finished"):
-        collect(tmp_path)
-
-
-WRONG: list[object] = [None, True, -1, 0, 1e300, 10**40, "x", [], {"x": None}]
-
-
-def places(payload: object, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """List the paths to everything in a JSON value."""
-    inside: Iterable[tuple[Any, object]] = ()
-    if isinstance(payload, dict):
-        inside = payload.items()
-    elif isinstance(payload, list):
-        inside = list(enumerate(payload))[:2]  # the rest of a list is of the same kind
-    for key, value in inside:
-        yield (*before, key)
-        yield from places(value, (*before, key))
+    refuses(r"no run below .* is finished", collect, tmp_path)

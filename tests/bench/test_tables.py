@@ -12,9 +12,9 @@ from scipy.stats import ttest_1samp
 from benchmarks import records, tables
 from fozo.bench.plan import Experiment, Recipe, StreamPlan
 from fozo.bench.store import Run, collect
-from fozo.errors import FozoError
 from tests.bench.invented import invent
 from tests.helpers import REPO
+from tests.refusals import refuses
 
 KINDS = ("gaussian_noise", "fog")
 
@@ -32,8 +32,7 @@ def test_a_changed_table_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(tables, "ROOT", tmp_path)
     assert {"README.md", "docs/results.md"} <= tables.stale().keys()
     (tmp_path / "README.md").write_text("<!-- table: losses -->\n<!-- end -->\n")
-    with pytest.raises(FozoError, match=r"README.md and benchmarks/tables.py do not agree on the tables gains, losses"):
-        tables.stale()
+    refuses("README.md and .* do not agree on the tables headline, losses", tables.stale)
 
 
 @pytest.fixture
@@ -83,5 +82,33 @@ def test_records_are_those_of_the_runs(written: Path) -> None:
     assert float(rows["NEO"]["top1"]) == pytest.approx(top, abs=1e-3)
     by_domain = {(row["row"], row["domain"]): row for row in read(written / "domains.csv")}
     assert by_domain["Align", "all"]["gain"] == rows["Align"]["gain"] and len(by_domain) == 2 * 4
+    kinds = [(recognised(runs["Align"], name) - recognised(runs["NoAdapt"], name)).mean() for name in KINDS]
+    over_kinds = ttest_1samp(kinds, 0).confidence_interval(0.95)
+    ends = [float(rows["Align"][key]) for key in ("kinds_low", "kinds_high")]
+    assert ends == pytest.approx([over_kinds.low, over_kinds.high], abs=1e-3)
     lead = recognised(runs["Align"], "fog") - recognised(runs["NEO"], "fog")
     assert float(by_domain["NEO", "fog"]["lead"]) == pytest.approx(lead.mean(), abs=1e-3)
+
+
+def test_an_image_that_comes_twice_is_one_observation(tmp_path: Path) -> None:
+    """In a stream of rounds a domain is seen several times; what counts is how often an image was recognised."""
+    plan = StreamPlan(scenario="recurring", kinds=(*KINDS, "clean"), images=192)
+    methods = {"NoAdapt": "noadapt", "Align": "align", "NEO": "neo"}
+    rows = [Experiment(label, method, {}, plan, "recurring days") for label, method in methods.items()]
+    invent(tmp_path, Recipe("streams", "Mine", tuple(rows)))
+    records.write([tmp_path], tmp_path)
+    (group,) = collect(tmp_path)
+    runs = {run.experiment.label: run for run in group.runs}
+    differences = []
+    for kind in KINDS:
+        counts = []
+        for label in ("Align", "NoAdapt"):
+            named = [
+                image for record in runs[label].records() if record.domain == f"{kind}/5" for image in record.right
+            ]
+            counts.append(10 * np.bincount(named, minlength=192))  # percent of ten rounds
+        differences.append(counts[0] - counts[1])
+    (line,) = (row for row in read(tmp_path / "gains.csv") if row["row"] == "Align")
+    within = ttest_1samp(np.mean(differences, axis=0), 0).confidence_interval(0.95)
+    assert [float(line[key]) for key in ("gain_low", "gain_high")] == pytest.approx([within.low, within.high], abs=1e-3)
+    assert line["stream"] == "recurring days" and line["images"] == "192"

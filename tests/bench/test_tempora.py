@@ -10,7 +10,7 @@ from fozo.bench.measures import Cost
 from fozo.bench.plan import Experiment, Recipe, Setting, load_recipe
 from fozo.bench.report.tables import table_of
 from fozo.bench.resources import Paths
-from fozo.bench.run import Setup, run_local
+from fozo.bench.run import Setup, run_one
 from fozo.bench.store import Run, Store
 
 PLAIN = Latency(1.0, 0.0)
@@ -61,7 +61,8 @@ def test_the_recipe_gives_utilities_in_the_report(
     store = Store(tmp_path / recipe.name)
     store.folder.mkdir()
     store.write(recipe)
-    run_local(recipe.experiments(setting), Setup(str(store.folder), paths), finished=lambda _: None)
+    for experiment in recipe.experiments(setting):
+        run_one(experiment, Setup(str(store.folder), paths))
     (group,) = store.groups()
     tent = group.of("TENT", "frozen")[0]
     assert [record.metrics.get("loss") is None for record in tent.records()] == [False, *[True] * 5] * 2  # per segment

@@ -22,7 +22,7 @@ from tests.cli.conftest import Call
 
 @pytest.fixture
 def stats(call: Call, weights: Path, photos: Path, tmp_path: Path) -> Path:
-    path = tmp_path / "stats.safetensors"
+    path = tmp_path / "statistics.safetensors"
     code, said, _ = call("calibrate", weights, photos / "class0", "-o", path)
     assert code == 0 and "over 10 images" in said
     return path
@@ -41,8 +41,8 @@ def test_own_images_are_blended_into_mixed_statistics(
     assert call("calibrate", weights, photos / "class1", "-o", own)[0] == 0
     code, said, _ = call("calibrate", weights, photos / "class1", "--blend", stats, "-o", blended)
     assert code == 0 and "10 images of its own, blended into those of 10 mixed ones" in said
-    by_hand = fozo.SourceStatistics.load(stats).blend(fozo.SourceStatistics.load(own))
-    np.testing.assert_array_equal(fozo.SourceStatistics.load(blended).patch_mean.mean, by_hand.patch_mean.mean)
+    by_hand = fozo.Statistics.load(stats).blend(fozo.Statistics.load(own))
+    np.testing.assert_array_equal(fozo.Statistics.load(blended).patch_mean.mean, by_hand.patch_mean.mean)
 
 
 def table(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -67,7 +67,7 @@ def test_predictions_are_those_of_the_method(
     adapt: Call, stats: Path, weights: Path, photos: Path, tmp_path: Path
 ) -> None:
     code, said, errors = adapt(
-        "--stats", stats, "--batch-size", 16, "--option", "slots=2", "--option", "mean_strength=0.5"
+        "--statistics", stats, "--batch-size", 16, "--option", "slots=2", "--option", "mean_strength=0.5"
     )
     assert code == 0 and "60 images" in said and errors == ""
     header, rows = table(tmp_path / "predictions.csv")
@@ -92,7 +92,7 @@ def test_eata_measures_its_fisher_information_on_clean_images(
 
 def test_clean_images_serve_instead_of_statistics(adapt: Call, stats: Path, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "predictions.csv"
-    assert adapt("--stats", stats)[0] == 0
+    assert adapt("--statistics", stats)[0] == 0
     before = out.read_bytes()
     assert adapt("--clean", photos / "class0")[0] == 0
     assert out.read_bytes() == before
@@ -140,7 +140,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     for folder in (whole, cut):
         folder.mkdir()
-        assert call("adapt", weights, photos / "class0", "--stats", stats, "-o", folder / "first.csv",
+        assert call("adapt", weights, photos / "class0", "--statistics", stats, "-o", folder / "first.csv",
                     "--state", folder / "camera.state")[0] == 0  # fmt: skip
     said = {}
     for folder in (whole, cut):
@@ -149,7 +149,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(
             "adapt",
             weights,
             photos,
-            "--stats",
+            "--statistics",
             stats,
             "--batch-size",
             8,
@@ -186,7 +186,7 @@ def test_only_the_same_run_is_continued(
 ) -> None:
     monkeypatch.setattr(folder_run, "SAVE_SECONDS", 0.0)
     out = tmp_path / "predictions.csv"
-    adapt = partial(adapt, "--stats", stats, "--batch-size", 8)
+    adapt = partial(adapt, "--statistics", stats, "--batch-size", 8)
     with monkeypatch.context() as patch:
         interrupt(patch, 4)
         assert adapt()[0] == 130
@@ -217,7 +217,7 @@ def test_folders_called_like_classes_give_the_accuracy(
     code, said, _ = call(*command)
     _, rows = table(out)
     right = sum(row[0].split("/")[0] == row[1].lower() for row in rows)
-    assert code == 0 and f"{100 * right / 60:.1f} % right by the folders' names" in said and "shift" in said
+    assert code == 0 and f"{100 * right / 60:.1f} % right by the folders' names" in said and "clean ones" in said
     log = folder_run.read_folder_run(tmp_path / "predictions.csv.log")
     assert log.correct == right and log.images == 60 and log.finished and len(log.batches) == 4
     assert call("report", out, "-o", tmp_path / "page.html")[0] == 2 and not (tmp_path / "page.html").exists()
@@ -242,7 +242,7 @@ def test_damaged_images_are_left_out_and_counted(
     lost = [names[place] for place in places]
     for name in lost:
         (broken / name).write_bytes((photos / name).read_bytes()[:40])
-    code, said, errors = call("adapt", weights, broken, "--stats", stats, "--batch-size", 10, "-o", out)
+    code, said, errors = call("adapt", weights, broken, "--statistics", stats, "--batch-size", 10, "-o", out)
     assert code == 0 and f"predictions of {60 - len(lost)} images by align; {len(lost)} image" in said
     assert errors.count("; it is left out") == len(lost) and lost[0] in errors
     _, rows = table(out)
@@ -257,7 +257,7 @@ def test_damaged_images_are_left_out_and_counted(
         assert fozo.calibrate(weights, broken).images == 60 - len(lost)
     for name in names:
         (broken / name).write_bytes(b"")
-    code, _, errors = call("adapt", weights, broken, "--stats", stats, "-o", out)
+    code, _, errors = call("adapt", weights, broken, "--statistics", stats, "-o", out)
     assert code == 2 and "none of the 60 images of" in errors
 
 
@@ -267,16 +267,16 @@ def test_bad_input_is_one_sentence_and_code_2(
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "predictions.csv"
     for arguments, sentence in (
-        (("adapt", weights, photos), "needs --stats"),
+        (("adapt", weights, photos), "needs --statistics"),
         (("adapt", weights, photos, "--method", "magic"), "no method 'magic'"),
-        (("adapt", weights, tmp_path / "nowhere", "--stats", stats), "is not a folder"),
-        (("adapt", weights, photos, "--stats", stats, "--option", "slots"), "give NAME=VALUE"),
-        (("adapt", weights, photos, "--stats", stats, "--option", "speed=2"), "no option 'speed'"),
-        (("adapt", weights, photos, "--stats", stats, "--passes", "many"), "passes"),
-        (("adapt", weights, photos, "--stats", stats, "--preset", "mine"), "no preset 'mine'"),
+        (("adapt", weights, tmp_path / "nowhere", "--statistics", stats), "is not a folder"),
+        (("adapt", weights, photos, "--statistics", stats, "--option", "slots"), "give NAME=VALUE"),
+        (("adapt", weights, photos, "--statistics", stats, "--option", "speed=2"), "no option 'speed'"),
+        (("adapt", weights, photos, "--statistics", stats, "--passes", "many"), "passes"),
+        (("adapt", weights, photos, "--statistics", stats, "--preset", "mine"), "no preset 'mine'"),
         (("adapt", weights, photos, "--method", "noadapt", "--passes", 4), "no option 'passes'"),
-        (("adapt", weights, photos, "--stats", stats, "-o", tmp_path / "no" / "file.csv"), "folder that exists"),
-        (("adapt", weights, photos, "--stats", tmp_path / "none.safetensors"), "there is no file"),
+        (("adapt", weights, photos, "--statistics", stats, "-o", tmp_path / "no" / "file.csv"), "folder that exists"),
+        (("adapt", weights, photos, "--statistics", tmp_path / "none.safetensors"), "there is no file"),
         (("calibrate", weights, weights.parent), "holds no images"),
         (("calibrate", weights, photos, "--runtime", "openvino"), "runtime"),
         (("calibrate", weights, photos, "--blend", tmp_path / "none.safetensors"), "there is no file"),

@@ -14,7 +14,7 @@ from fozo.cli import app
 from fozo.cli.demo_run import BATCH, SCRIPT, CameraRun, run_camera
 from fozo.data import sample
 from fozo.data.sets import open_images
-from fozo.monitor import MonitorReference
+from fozo.monitor import Reference
 from tests.helpers import REPO
 
 IMAGES = 48
@@ -104,8 +104,8 @@ def test_a_bad_size_is_refused(images: int, tmp_path: Path) -> None:
 
 
 def test_the_bundled_reference_is_of_the_bundled_model() -> None:
-    reference = MonitorReference.load(sample.MONITOR)
-    assert reference.fingerprint == sample.source(sample.MODELS["float32"]).fingerprint
+    reference = Reference.load(sample.MONITOR)
+    assert reference.fingerprint == sample.statistics(sample.MODELS["float32"]).fingerprint
     assert reference.method == "align" and reference.signatures is not None
 
 
@@ -115,7 +115,7 @@ def test_the_sample_is_what_it_says(kind: str) -> None:
     engine = fozo.load_engine(sample.MODELS[kind])
     assert len(images) == 2000 and np.bincount(images.labels).tolist() == [200] * 10
     assert engine.spec.labels == images.classes and images.classes[9] == "Ankle boot"
-    assert sample.source(sample.MODELS[kind]).fingerprint == engine.spec.fingerprint
+    assert sample.statistics(sample.MODELS[kind]).fingerprint == engine.spec.fingerprint
     assert engine.spec.fingerprint.endswith("-int8d") == (kind == "INT8")
     pixels = np.stack([images.read(i)[..., :1] for i in range(0, 2000, 4)])
     right = fozo.NoAdapt(engine)(engine.spec.normalise(pixels)).argmax(axis=1) == images.labels[::4]

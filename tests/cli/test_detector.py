@@ -22,13 +22,22 @@ def write(folder: Path, frames: np.ndarray) -> Path:
 
 
 def test_watch_names_the_drift_of_a_detector(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(fozo.MonitorReference.collect.__kwdefaults__ or {}, "sample", 4)
+    monkeypatch.setitem(fozo.Reference.collect.__kwdefaults__ or {}, "sample", 4)
     model, stats = stand_in(tmp_path / "model.onnx"), tmp_path / "clean.safetensors"
     clean = write(tmp_path / "clean", scenes(48, SIDE, SIDE))
     live = write(tmp_path / "live", scenes(32, SIDE, SIDE, seed=2) // 2 + 60)
     assert call("calibrate", model, clean, "-o", stats, *LOAD)[0] == 0
     code, out, errors = call(
-        "watch", model, live, "--stats", stats, "--clean", clean, "--reference", tmp_path / "mon.safetensors", *LOAD
+        "watch",
+        model,
+        live,
+        "--statistics",
+        stats,
+        "--clean",
+        clean,
+        "--reference",
+        tmp_path / "mon.safetensors",
+        *LOAD,
     )
     assert code == 0, errors
     assert "\n32 images, " in out and "contrast -" in out.splitlines()[-1]

@@ -134,7 +134,7 @@ main()
 @pytest.mark.parametrize(
     ("arguments", "files"),
     [
-        (["calibrate", sample.MODELS["float32"], "pictures", "-o", "out/stats.safetensors"], 0),
+        (["calibrate", sample.MODELS["float32"], "pictures", "-o", "out/statistics.safetensors"], 0),
         (["corrupt", "pictures", "out/tree", "--kinds", "contrast", "--size", 32, "--workers", 1], 2),
         (["export", "vit.safetensors", "-o", "out/model.onnx"], 0),
         (["export", "vit.safetensors", "-o", "out/model.onnx", "--int8", "dynamic"], 0),

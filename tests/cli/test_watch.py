@@ -48,25 +48,25 @@ def camera(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(folder / f"{number:03}.png")
     engine = fozo.load_engine(MODEL, threads=1)
-    fozo.calibrate(engine, [engine.spec.normalise(prepared(images, order[:72]))]).save(root / "stats.safetensors")
+    fozo.calibrate(engine, [engine.spec.normalise(prepared(images, order[:72]))]).save(root / "statistics.safetensors")
     return root
 
 
 @pytest.fixture(autouse=True)
 def few_corrupted_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """References take seconds otherwise."""
-    monkeypatch.setitem(fozo.MonitorReference.collect.__kwdefaults__ or {}, "sample", 8)
+    monkeypatch.setitem(fozo.Reference.collect.__kwdefaults__ or {}, "sample", 8)
 
 
 def test_a_camera_is_watched_and_its_drift_is_reported(call: Call, camera: Path, tmp_path: Path) -> None:
-    reference, events = tmp_path / "monitor.safetensors", tmp_path / "events.jsonl"
-    given = ("watch", MODEL, camera / "live", "--stats", camera / "stats.safetensors")
+    reference, events = tmp_path / "reference.safetensors", tmp_path / "events.jsonl"
+    given = ("watch", MODEL, camera / "live", "--statistics", camera / "statistics.safetensors")
     arguments = (*given, "--reference", reference, "--events", events)
     code, _, error = call(*arguments)
     assert code == 2 and "there is no monitor reference" in error and not events.exists()
     code, said, error = call(*arguments, "--clean", camera / "clean")
     assert code == 0, error
-    assert "was made from 72 clean images" in error and not fozo.MonitorReference.load(reference).unlabelled
+    assert "was made from 72 clean images" in error and not fozo.Reference.load(reference).unlabelled
     assert "image 25: drift: " in said and "contrast -" in said
     assert "48 images, " in said and "expected accuracy" in said.splitlines()[-1]
     lines = [json.loads(line) for line in events.read_text().splitlines()]
@@ -89,10 +89,10 @@ def test_a_camera_that_is_watched_again_goes_on_where_it_was(call: Call, camera:
         folder.mkdir(exist_ok=True)
         shutil.copy2(frame, folder)
     given = (
-        "--stats",
-        camera / "stats.safetensors",
+        "--statistics",
+        camera / "statistics.safetensors",
         "--reference",
-        tmp_path / "monitor.safetensors",
+        tmp_path / "reference.safetensors",
         "--clean",
         camera / "clean",
     )
@@ -114,14 +114,18 @@ def test_a_camera_that_is_watched_again_goes_on_where_it_was(call: Call, camera:
 def test_calibration_makes_the_reference_too_and_thumbnails_are_optional(
     call: Call, camera: Path, tmp_path: Path
 ) -> None:
-    stats, monitor, events = tmp_path / "stats.safetensors", tmp_path / "monitor.safetensors", tmp_path / "events.jsonl"
+    stats, monitor, events = (
+        tmp_path / "statistics.safetensors",
+        tmp_path / "reference.safetensors",
+        tmp_path / "events.jsonl",
+    )
     clean = shutil.copytree(camera / "clean", tmp_path / "clean")
     damaged = min(clean.rglob("*.png"))
     damaged.write_bytes(damaged.read_bytes()[:60])
     with pytest.warns(ImageWarning, match=f"{damaged.name} .*; it is left out"):
-        code, said, error = call("calibrate", MODEL, clean, "-o", stats, "--monitor", monitor)
+        code, said, error = call("calibrate", MODEL, clean, "-o", stats, "--reference", monitor)
     assert code == 0 and f"{stats}: statistics" in said and f"{monitor} was made from 71 clean images" in error, error
-    given = ("watch", MODEL, camera / "live", "--stats", stats, "--reference", monitor)
+    given = ("watch", MODEL, camera / "live", "--statistics", stats, "--reference", monitor)
     code, _, error = call(*given, "--thumbnails")
     assert code == 2 and "give its name as --events" in error
     assert call(*given, "--events", events, "--thumbnails")[0] == 0
@@ -172,23 +176,27 @@ def test_frames_come_from_folders_that_grow(
 def test_a_video_is_calibrated_on_and_watched_in_its_own_time(call: Call, camera: Path, tmp_path: Path) -> None:
     """24 clean frames in 12 seconds, then 24 of low contrast; dates were of 1970."""
     cv2 = pytest.importorskip("cv2")
-    path, stats, monitor = tmp_path / "camera.mp4", tmp_path / "stats.safetensors", tmp_path / "monitor.safetensors"
+    path, stats, monitor = (
+        tmp_path / "camera.mp4",
+        tmp_path / "statistics.safetensors",
+        tmp_path / "reference.safetensors",
+    )
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), 2, (112, 112))
     for image in sorted((camera / "live").iterdir()):
         writer.write(cv2.resize(cv2.imread(str(image)), (112, 112), interpolation=cv2.INTER_CUBIC))
     writer.release()
-    calibrate = ("calibrate", MODEL, path, "-o", stats, "--monitor", monitor)
+    calibrate = ("calibrate", MODEL, path, "-o", stats, "--reference", monitor)
     code, said, error = call(*calibrate, "--first", "12s", "--sample", 3)
     assert code == 0 and "over 24 images" in said and "made from 24 clean images" in error, error
-    reference = fozo.MonitorReference.load(monitor)
+    reference = fozo.Reference.load(monitor)
     assert reference.signatures is not None and reference.signatures.images == 3
-    code, said, error = call("watch", MODEL, path, "--stats", stats, "--reference", monitor)
+    code, said, error = call("watch", MODEL, path, "--statistics", stats, "--reference", monitor)
     assert code == 0 and re.search(r"since image \d+ \(00:00:1\d\)", said) and "1970" not in said, said + error
     assert "over 48 images" in call(*calibrate[:5])[1]
     for given, message in (
         ((path, "--first", "soon"), "--first is 'soon'; give how long the video is clean, such as 60s"),
         ((camera / "clean", "--first", "60s"), "--first is for a video"),
-        ((camera / "clean", "--monitor", monitor, "--sample", 1), "sample is 1; give at least 2 images"),
+        ((camera / "clean", "--reference", monitor, "--sample", 1), "sample is 1; give at least 2 images"),
     ):
         code, _, error = call("calibrate", MODEL, *given, "-o", stats)
         assert code == 2 and message in error
@@ -216,38 +224,9 @@ def test_the_table_shows_the_status(camera: Path) -> None:
     engine = fozo.load_engine(MODEL, threads=1)
     adapter = fozo.NoAdapt(engine)
     pixels = np.stack([frame.pixels[..., :1] for frame in frames(str(camera / "live")) if frame is not None])
-    monitor = fozo.Monitor(fozo.MonitorReference.collect(adapter, pixels[:24], corruptions=False)).watch(adapter)
+    monitor = fozo.Monitor(fozo.Reference.collect(adapter, pixels[:24], corruptions=False)).watch(adapter)
     adapter(engine.spec.normalise(np.zeros((8, 28, 28, 1), dtype=np.uint8)))
     console = Console(file=io.StringIO(), width=120)
     console.print(view(monitor, "[red]door"))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "[red]door: 8 images" in text and "drift" in text and "the picture is black" in text
-
-
-def test_folders_are_ranked_by_their_distance_from_clean_images(call: Call, camera: Path, tmp_path: Path) -> None:
-    for number, frame in enumerate(sorted((camera / "live").iterdir())):  # 24 clean ones, then 24 of low contrast
-        folder = tmp_path / ("flat" if number >= 24 else "fine")
-        folder.mkdir(exist_ok=True)
-        shutil.copy2(frame, folder)
-    folders = (tmp_path / "flat", tmp_path / "fine")
-    code, said, error = call("rank", *folders, "--clean", camera / "clean")
-    _, best, worst = said.splitlines()
-    assert code == 0 and re.fullmatch(r"0\.[0-2]\d .*fine \(24 images\): like clean images", best), said + error
-    assert re.fullmatch(r"[1-9]\.\d+ .*flat \(24 images\): .*contrast -\d+ %.*; clean the lens.*", worst), worst
-    reference, stats = tmp_path / "monitor.safetensors", ("--stats", camera / "stats.safetensors")
-    made = ("--reference", reference, "--clean", camera / "clean")
-    code, _, error = call("watch", MODEL, camera / "live", *stats, *made)
-    assert code == 0, error
-    given = ("--model", MODEL, *stats, "--reference", reference)
-    code, said, error = call("rank", *folders, *given, "--images", 20)
-    _, best, worst = said.splitlines()
-    assert code == 0 and "fine (20 images)" in best, error
-    assert re.search(r"; expected accuracy \d+% \(\d+% to \d+%\); clean the lens", worst)
-    for wrong, message in (
-        ((*folders,), "give either --clean"),
-        ((*folders, "--clean", camera / "clean", *given), "give either --clean"),
-        ((tmp_path / "nowhere", *given), "is not a folder"),
-        ((*folders, *given, "--images", 0), "cannot take 0 of 24 images"),
-    ):
-        code, _, error = call("rank", *wrong)
-        assert code == 2 and message in error

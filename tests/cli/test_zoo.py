@@ -31,7 +31,7 @@ GOOD: dict[str, tuple[str, ...]] = {
     "report": ("runs",),
     "calibrate": ("model.onnx", "photos"),
     "quantise": ("model.onnx", "photos"),
-    "adapt": ("model.onnx", "photos", "--stats", "stats.safetensors"),
+    "adapt": ("model.onnx", "photos", "--statistics", "statistics.safetensors"),
     "corrupt": ("photos", "out", "--kinds", "contrast", "--size", "28", "--workers", "1"),
     "export": ("model.onnx", "-o", "out.onnx"),
     "data check": ("photos",),
@@ -47,7 +47,7 @@ def material(folder: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(pixels).convert("RGB").save(path)
     shutil.copy(sample.MODELS["float32"], folder / "model.onnx")
-    shutil.copy(sample.MODELS["float32"].with_suffix(".statistics.safetensors"), folder / "stats.safetensors")
+    shutil.copy(sample.MODELS["float32"].with_suffix(".statistics.safetensors"), folder / "statistics.safetensors")
     (folder / "folder").mkdir()
     for name in ("garbage", "garbage.onnx", "garbage.toml"):
         (folder / name).write_bytes(b"\x89PNG\0\xff\xfe\n=" * 50)

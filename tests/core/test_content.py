@@ -10,11 +10,11 @@ import pytest
 import fozo
 from fozo.core.content import DIMENSIONS, ContentBasis, ContentMoments, ContentRegression, contents
 from fozo.core.moments import Moments
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 from fozo.engines.torch_engine import TorchEngine
-from fozo.errors import FozoError
 from fozo.types import Affine, Array
 from tests.helpers import SMALL, random_images, random_vit
+from tests.refusals import refuses
 
 SUBSET = [5, 1, 3]
 
@@ -162,8 +162,8 @@ def test_heads_of_one_and_two_classes(classes: int, tmp_path: Path) -> None:
     engine = fozo.load_engine(random_vit(replace(SMALL, classes=classes)))
     source = fozo.calibrate(engine, [random_images(16, seed=1), random_images(16, seed=2)])
     assert source.content.basis.directions.shape == (SMALL.dim, classes - 1)
-    source.save(tmp_path / "stats.safetensors")
-    loaded = SourceStatistics.load(tmp_path / "stats.safetensors")
+    source.save(tmp_path / "statistics.safetensors")
+    loaded = Statistics.load(tmp_path / "statistics.safetensors")
     assert loaded.content.products.shape == (classes - 1, classes - 1)
     method = fozo.Align(engine, loaded)
     for seed in range(3):
@@ -187,7 +187,5 @@ def test_statistics_of_different_heads_are_not_merged() -> None:
     images = random_images(8)
     some, others = (fozo.calibrate(TorchEngine(vit, classes=classes), [images]) for classes in (SUBSET, [0, 2, 4]))
     for other in (others, fozo.calibrate(TorchEngine(vit), [images])):
-        with pytest.raises(FozoError, match="different heads of one model; collect them again"):
-            some.merge(other)
-        with pytest.raises(FozoError, match="different heads of one model; collect them again"):
-            some.blend(other)
+        refuses("different heads of one model; collect them again", some.merge, other)
+        refuses("different heads of one model; collect them again", some.blend, other)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from fozo.core.noise import PhiloxNoise, Purpose, SignedUniform, generator
 from fozo.core.schedule import Schedule
 from fozo.core.spsa import SPSA
-from fozo.errors import FozoError
 from fozo.types import Array
+from tests.refusals import refuses
 
 CONSTANT = Schedule(epsilon=0.5, epsilon_min=0.5, rate=1.0)
 
@@ -104,8 +104,7 @@ def test_noise_has_an_address() -> None:
     assert not np.array_equal(noise(3, (5,)), noise(4, (5,)))
     assert not np.array_equal(noise(3, (5,)), PhiloxNoise(8)(3, (5,)))
     assert not np.array_equal(generator(7, Purpose.PROMPTS).random(5), generator(7, Purpose.CMAES).random(5))
-    with pytest.raises(FozoError, match="seed"):
-        PhiloxNoise(-1)
+    refuses("seed", PhiloxNoise, -1)
 
 
 def test_the_schedule_sees_the_best_or_the_mean_loss() -> None:

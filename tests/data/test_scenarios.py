@@ -6,7 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fozo.data.corruptions import KINDS
-from fozo.data.scenarios import SCENARIOS, Continual, Correlated, Episodic, Gradual, Mixed, Recurring, Scenario
+from fozo.data.scenarios import (
+    SCENARIOS,
+    Continual,
+    Correlated,
+    Day,
+    Episodic,
+    Gradual,
+    Mixed,
+    Recurring,
+    Scenario,
+    Sorted,
+)
 from tests.refusals import refuses
 
 FIFTEEN, TWO = [f"{kind}/5" for kind in KINDS], ("fog", "snow")
@@ -21,6 +32,7 @@ FIFTEEN, TWO = [f"{kind}/5" for kind in KINDS], ("fog", "snow")
         (Mixed(severity=4), ["mixed"]),
         (Gradual(kinds=TWO), [f"{kind}/{severity}" for kind in TWO for severity in "123454321"]),
         (Recurring(kinds=TWO, rounds=3), ["fog/5", "snow/5"] * 3),
+        (Day(kinds=TWO, rounds=3), ["clean", "mixed"] * 3),
     ],
 )
 def test_domains_come_in_the_order_of_the_scenario(scenario: Scenario, segments: list[str]) -> None:
@@ -29,6 +41,12 @@ def test_domains_come_in_the_order_of_the_scenario(scenario: Scenario, segments:
     if isinstance(scenario, Mixed):
         (segment,) = scenario.segments()
         assert [domain.name for domain in segment.domains] == [f"{kind}/4" for kind in KINDS]
+
+
+def test_images_may_come_sorted_by_class() -> None:
+    labels = np.random.default_rng(0).integers(0, 9, 200)
+    order = Sorted().order(labels, 1, 0)
+    assert (np.diff(labels[order]) >= 0).all() and not np.array_equal(order, Sorted().order(labels, 2, 0))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Streams: every image once, the same batches for every reader, resumable, and never a silent failure."""
 
-import hashlib
 import threading
 import time
 from collections.abc import Mapping
@@ -62,13 +61,6 @@ def scenario(name: str) -> Scenario:
 
 def same(first: LabelledBatch, second: LabelledBatch) -> bool:
     return all(np.array_equal(value, vars(second)[name]) for name, value in vars(first).items())
-
-
-def digest(batches: list[LabelledBatch]) -> str:
-    parts = hashlib.sha256()
-    for batch in batches:
-        parts.update(batch.images.tobytes() + batch.labels.tobytes() + f"{batch.domain}{batch.reset}".encode())
-    return parts.hexdigest()
 
 
 NAMES, COUNTS, SIZES = st.sampled_from(sorted(SCENARIOS)), st.integers(1, 23), st.integers(1, 30)
@@ -177,8 +169,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("changes", "sentence"), REFUSED)
 def test_what_does_not_go_together(changes: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(FozoError, match=sentence):
-        Stream(**{"source": Numbered(4), "spec": spec_for(), "scenario": Continual(kinds=TWO), **changes})
+    refuses(
+        sentence, Stream, **{"source": Numbered(4), "spec": spec_for(), "scenario": Continual(kinds=TWO), **changes}
+    )
 
 
 def test_imagenet_r_needs_a_head_of_its_classes(plant: Plant, make_spec: MakeSpec) -> None:

@@ -14,10 +14,10 @@ from torch import nn
 import fozo
 from fozo.engines.blackbox import UNNAMED, black_box
 from fozo.engines.onnx.runtimes import ForeignGraph
-from fozo.errors import FozoError
 from fozo.testing import check_engine
 from fozo.types import Knobs, Tap
 from tests.helpers import random_images
+from tests.refusals import refuses
 
 CLASSES = 7
 WEIGHTS = np.random.default_rng(0).standard_normal((3 * 16 * 16, CLASSES)).astype(np.float32) / 10
@@ -55,8 +55,12 @@ def test_a_folder_calibrates_any_model_in_one_line(kind: str, tmp_path: Path, re
     else:
         assert answer.shape == (2, CLASSES)
     PIL.Image.new("RGB", (20, 20)).save(tmp_path / "clean" / "another.png")
-    with pytest.raises(FozoError, match=r"states no image size and the clean images have several \(.*20x20.* px\)"):
-        fozo.adapter(detect, tmp_path / "clean")
+    refuses(
+        r"states no image size and the clean images have several \(.*20x20.* px\)",
+        fozo.adapter,
+        detect,
+        tmp_path / "clean",
+    )
 
 
 def write_frames(folder: Path, count: int, size: tuple[int, int]) -> list[PIL.Image.Image]:
@@ -109,8 +113,7 @@ def test_what_is_not_given_is_taken_from_the_first_batch() -> None:
     assert engine.spec.image_size == (0, 0)  # a refused batch changes nothing
     engine.run(engine.check(random_images(2)))
     assert engine.spec.image_size == (16, 16) and engine.spec.classes == CLASSES
-    with pytest.raises(fozo.FozoError, match=r"reads float images of shape \[B, 3, 16, 16\]"):
-        engine.check(random_images(2)[:, :, :8])
+    refuses(r"reads float images of shape \[B, 3, 16, 16\]", engine.check, random_images(2)[:, :, :8])
 
 
 def test_a_module_gets_tensors_and_a_function_what_came() -> None:
@@ -173,8 +176,7 @@ def test_files_of_every_layout(tmp_path: Path) -> None:
     both = black_box(foreign(tmp_path / "both.onnx", ["N", 3, 16, 16], outputs=2), threads=1)
     answer = both.answer(both.check(images))
     assert isinstance(answer, dict) and list(answer) == ["y0", "y1"]
-    with pytest.raises(fozo.FozoError, match="returned dict and no logits"):
-        both.run(both.check(images))
+    refuses("returned dict and no logits", both.run, both.check(images))
 
 
 def test_refusals_say_what_to_do(tmp_path: Path) -> None:
@@ -194,12 +196,10 @@ def test_refusals_say_what_to_do(tmp_path: Path) -> None:
         (foreign(tmp_path / "int.onnx", ["N", 3, 16, 16], kind=TensorProto.UINT8), {}, "wrap it in a function"),
     ]
     for model, options, sentence in cases:
-        with pytest.raises(fozo.FozoError, match=sentence):
-            black_box(model, **options)
+        refuses(sentence, black_box, model, **options)
     single = ForeignGraph(foreign(tmp_path / "sum.onnx", [1, 3, 16, 16], boxes=True), threads=1)
     assert np.ndim(np.asarray(single(random_images(1)))) == 0
-    with pytest.raises(fozo.FozoError, match="give it batches of 1"):
-        single(random_images(2))
+    refuses("give it batches of 1", single, random_images(2))
     engine = black_box(good)
     batch = engine.check(random_images(2))
     for call, sentence in (
@@ -208,10 +208,8 @@ def test_refusals_say_what_to_do(tmp_path: Path) -> None:
         (engine.head, "head cannot be read"),
         (lambda: engine.run(list(batch.images)), "another engine's"),  # type: ignore[arg-type]
     ):
-        with pytest.raises(fozo.FozoError, match=sentence):
-            call()
+        refuses(sentence, call)
     wavering = iter((3, 4))
     engine = black_box(lambda images: np.zeros((len(images), next(wavering))))
     engine.run(engine.check(random_images(2)))
-    with pytest.raises(fozo.FozoError, match="4 logits for each image, where it has 3"):
-        engine.run(engine.check(random_images(2)))
+    refuses("4 logits for each image, where it has 3", engine.run, engine.check(random_images(2)))

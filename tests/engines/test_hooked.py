@@ -11,30 +11,16 @@ import fozo
 from fozo.engines.blackbox import BlackBoxEngine
 from fozo.engines.hooked import HookedEngine, hooked
 from fozo.engines.tokens import NoTokensError
-from fozo.errors import FozoError
 from fozo.testing import check_engine
-from fozo.types import Knobs, Move, Tap
+from fozo.types import Knobs, Tap
 from tests.engines.onnx import zoo
+from tests.engines.onnx.zoo import images, random_knobs
+from tests.refusals import refuses
 
 OWN = [
     "timm ViT", "timm ViT, mean of patches", "timm ViT, attention pooling (SigLIP)", "timm ViT, 4 registers",
     "timm ViT, pre-norm (CLIP)", "transformers DINOv2, registers", "torchvision ViT",
 ]  # fmt: skip
-
-
-def images(count: int = 3) -> np.ndarray:
-    return np.random.default_rng(5).standard_normal((count, 3, zoo.SIZE, zoo.SIZE)).astype(np.float32)
-
-
-def moves(spec: fozo.Spec) -> Knobs:
-    numbers = np.random.default_rng(6)
-
-    def move() -> Move:
-        shape = (2, 3, spec.depth, spec.dim)
-        return Move(1 + 0.2 * numbers.standard_normal(shape), 0.3 * numbers.standard_normal(shape))
-
-    noise = numbers.standard_normal((2, 3, len(spec.aligned), spec.dim, spec.dim))
-    return Knobs(cls=move(), patches=move(), matrices=np.eye(spec.dim) + 0.3 * noise / spec.dim**0.5)
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -43,7 +29,7 @@ def test_knobs_and_taps_are_those_of_the_converted_module(name: str) -> None:
     engine = hooked(module, chunk=4)
     own = fozo.load_engine(getattr(module, "model", module))
     assert engine.spec.patch_size == (zoo.PATCH, zoo.PATCH)
-    knobs = moves(own.spec)
+    knobs = random_knobs(own.spec)
     if own.spec.class_token and not engine.spec.class_token:  # it is there, and the head does not read it
         knobs = Knobs(patches=knobs.patches, matrices=knobs.matrices)
     got = engine.run(engine.check(images()), knobs, tuple(Tap))
@@ -81,8 +67,7 @@ def test_what_cannot_be_hooked_says_why(name: str, reason: str) -> None:
     with pytest.raises(NoTokensError, match=reason):
         hooked(module, (zoo.size_of(name), zoo.size_of(name)))
     if name == "timm XCiT":  # which looks like a ViT, and is none
-        with pytest.raises(FozoError, match=f"use it as a black box.*nor by hooks, because {reason}"):
-            fozo.load_engine(module)
+        refuses(f"use it as a black box.*nor by hooks, because {reason}", fozo.load_engine, module)
         return
     engine = fozo.load_engine(module)
     assert isinstance(engine, BlackBoxEngine) and engine.reason
@@ -97,7 +82,7 @@ def test_the_users_module_is_left_alone() -> None:
     answers = []
 
     def other() -> None:
-        engine.run(engine.check(images()), moves(engine.spec))
+        engine.run(engine.check(images()), random_knobs(engine.spec))
 
     thread = threading.Thread(target=other)
     thread.start()
@@ -108,5 +93,4 @@ def test_the_users_module_is_left_alone() -> None:
     assert all(torch.equal(answer, expected) for answer in answers)
     module(batch).sum().backward()
     assert all(not part._forward_hooks and not part._forward_pre_hooks for part in module.modules())
-    with pytest.raises(FozoError, match="takes no prompts"):
-        engine.run(engine.check(images()), Knobs(prompts=np.zeros((1, 2, engine.spec.dim))))
+    refuses("takes no prompts", engine.run, engine.check(images()), Knobs(prompts=np.zeros((1, 2, engine.spec.dim))))

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 import fozo
-from fozo.errors import FozoError
 from tests.helpers import random_vit
+from tests.refusals import refuses
 
 
 def test_an_engine_is_returned_as_it_is(engine: fozo.Engine) -> None:
@@ -20,8 +20,7 @@ def test_an_engine_is_returned_as_it_is(engine: fozo.Engine) -> None:
 def test_options_for_an_engine_are_refused_and_not_ignored(engine: fozo.Engine, options: dict[str, Any]) -> None:
     (name,) = options
     for refused in ({"options": fozo.LoadOptions(**options)}, options):
-        with pytest.raises(FozoError, match=f"{name}= cannot be given here: this is an engine already"):
-            fozo.load_engine(engine, **refused)
+        refuses(f"{name}= cannot be given here: this is an engine already", fozo.load_engine, engine, **refused)
 
 
 def test_changes_come_on_top_of_options() -> None:
@@ -43,10 +42,8 @@ def test_changes_come_on_top_of_options() -> None:
     ],
 )
 def test_bad_options_say_what_is_wrong(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(FozoError, match=sentence):
-        fozo.load_engine(random_vit(), **options)
+    refuses(sentence, fozo.load_engine, random_vit(), **options)
 
 
 def test_a_timm_name_needs_its_tag() -> None:
-    with pytest.raises(FozoError, match="name the full tag"):
-        fozo.load_engine("timm:vit_tiny_patch16_224")
+    refuses("name the full tag", fozo.load_engine, "timm:vit_tiny_patch16_224")

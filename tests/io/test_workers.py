@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fozo import cluster
 from fozo.data import sample
-from fozo.io.system import worker_pool
 from tests.data.conftest import plant_noise
 
 RECIPE = """
@@ -74,9 +74,13 @@ def test_a_killed_command_takes_its_workers_along(name: str, tmp_path: Path) -> 
 
 def test_workers_do_not_hear_control_c(tmp_path: Path) -> None:
     """A terminal sends it to all; each worker of ``fozo bench`` showed a traceback."""
-    with worker_pool(1, patient=True) as pool:
-        pid = pool.submit(os.getpid).result()
-        os.kill(pid, signal.SIGINT)
-        assert pool.submit(os.getpid).result() == pid
-        assert pool.submit(signal.pthread_sigmask, signal.SIG_BLOCK, ()).result() >= {signal.SIGINT}
+    jobs = cluster.run(interrupt_this_process, range(2), workers=1)
+    pids, masks = zip(*(answer for _, answer in jobs if isinstance(answer, tuple)), strict=True)
+    assert pids[0] == pids[1] != os.getpid()
+    assert all(signal.SIGINT in mask for mask in masks)
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def interrupt_this_process(_: int) -> tuple[int, set[int]]:
+    os.kill(os.getpid(), signal.SIGINT)
+    return os.getpid(), signal.pthread_sigmask(signal.SIG_BLOCK, ())

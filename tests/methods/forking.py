@@ -48,7 +48,7 @@ def images_for(spec: fozo.Spec, count: int, seed: int) -> np.ndarray:
 
 
 def on_sample(**options: Any) -> Method[Any, Any]:
-    return fozo.Align(fozo.load_engine(SAMPLE, **options), sample.source(SAMPLE))
+    return fozo.Align(fozo.load_engine(SAMPLE, **options), sample.statistics(SAMPLE))
 
 
 def on_torch(name: str, **options: Any) -> Method[Any, Any]:

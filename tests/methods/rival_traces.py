@@ -28,7 +28,7 @@ def pixels(name: str) -> Images:
     return golden_material().images[name]
 
 
-def source() -> fozo.SourceStatistics:
+def source() -> fozo.Statistics:
     return golden_material().source
 
 

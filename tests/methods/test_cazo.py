@@ -7,7 +7,7 @@ from fozo.methods.cazo import CAZO
 from tests.helpers import random_images, random_vit
 
 
-def test_a_new_adapter_does_nothing_and_a_learned_one_does(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
+def test_a_new_adapter_does_nothing_and_a_learned_one_does(engine: fozo.Engine, source: fozo.Statistics) -> None:
     plain = fozo.NoAdapt(engine)(random_images(4))
     method = CAZO(engine, source, passes=3, rate=1e-12, dropout=0.0)
     np.testing.assert_allclose(method(random_images(4)), plain, atol=1e-5)
@@ -15,7 +15,7 @@ def test_a_new_adapter_does_nothing_and_a_learned_one_does(engine: fozo.Engine, 
     assert np.abs(eager(random_images(4)) - plain).max() > 1e-3
 
 
-def test_dropout_of_a_chunked_batch_is_that_of_a_whole_one(source: fozo.SourceStatistics) -> None:
+def test_dropout_of_a_chunked_batch_is_that_of_a_whole_one(source: fozo.Statistics) -> None:
     whole = TorchEngine(random_vit(), chunk=64)
     chunked = TorchEngine(random_vit(), chunk=2)
     one = CAZO(whole, source, passes=3, rate=1.0, dropout=0.5)

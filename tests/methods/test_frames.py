@@ -1,14 +1,19 @@
 """Frames as OpenCV gives them: any size, blue first, letterboxes, and answers as the detector gave them."""
 
+import copy
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import fozo
-from fozo.methods.frames import FrameAdapter, picture
+from fozo.methods.frames import FrameAdapter, floats, picture
+from tests.refusals import refuses
 
 HAZE = 0.25
 LIGHT = 120
@@ -50,7 +55,7 @@ def contrast(frames: np.ndarray) -> float:
 def test_clear_frames_are_left_alone_and_a_hazy_one_gets_its_contrast_back() -> None:
     detector = Detector()
     adapter = fozo.adapter(detector, list(scenes(32)), channels="bgr")
-    assert isinstance(adapter, FrameAdapter) and "64x48" in repr(adapter)
+    assert isinstance(adapter, FrameAdapter) and "64x48 px" in repr(adapter)
     for frame in scenes(4, seed=1):
         boxes = adapter(frame)
         assert np.abs(detector.seen[-1].astype(int) - frame).mean() < 2
@@ -84,7 +89,7 @@ def test_each_size_has_its_own_memory_behind_one_adapter() -> None:
     detector = Detector()
     clean = [*scenes(16), *scenes(16, 32, 32)]
     adapter = fozo.adapter(detector, clean, channels="bgr")
-    assert sorted(adapter.adapters) == [(32, 32), (48, 64)]
+    assert sorted(adapter.front.adapters) == [(32, 32), (48, 64)]
     mixed = [frame for pair in zip(hazy(scenes(16, seed=3)), scenes(16, 32, 32, seed=4), strict=True) for frame in pair]
     answers = adapter(mixed)
     assert [int(answer[0, 4]) for answer in answers] == list(range(1, 33))
@@ -109,7 +114,7 @@ def test_a_letterbox_is_no_picture_and_is_put_back(top: int, bottom: int, value:
     outside = np.delete(last, np.arange(top, 64 - bottom), axis=0)
     assert (outside == value).all()
     assert contrast(last[inside]) > 1.5 * contrast(faint[-1][inside])
-    images = adapter.images(faint[-1:])
+    images = floats(faint[-1:])
     assert images.shape == (1, 3, 64, 64) and np.std(images) < 1.2 * contrast(faint[-1][inside]) / 255 + 0.05
 
 
@@ -131,20 +136,96 @@ def test_clean_frames_may_be_files(tmp_path: Path) -> None:
     frames = scenes(16)
     for i, frame in enumerate(frames):
         Image.fromarray(frame[..., ::-1]).save(tmp_path / f"{i:02}.png")
-    files = fozo.adapter(Detector(), tmp_path, channels="bgr").adapters[48, 64]
-    arrays = fozo.adapter(Detector(), frames, channels="bgr").adapters[48, 64]
-    np.testing.assert_allclose(files.source.descriptor.mean, arrays.source.descriptor.mean, atol=1e-6)
+    files = fozo.adapter(Detector(), tmp_path, channels="bgr").front.adapters[48, 64]
+    arrays = fozo.adapter(Detector(), frames, channels="bgr").front.adapters[48, 64]
+    np.testing.assert_allclose(files.statistics.descriptor.mean, arrays.statistics.descriptor.mean, atol=1e-6)
+
+
+def as_tensor(frame: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(frame[..., ::-1].swapaxes(-1, -2).swapaxes(-2, -3).copy())
+
+
+KINDS: dict[str, tuple[Callable[[np.ndarray], Any], Callable[[Any], np.ndarray]]] = {
+    "array": (lambda frame: frame, lambda image: image),
+    "picture": (lambda frame: Image.fromarray(frame[..., ::-1].copy()), lambda image: np.asarray(image)[..., ::-1]),
+    "bytes in a tensor": (as_tensor, lambda image: image.numpy().transpose(1, 2, 0)[..., ::-1]),
+    "floats in a tensor": (
+        lambda frame: as_tensor(frame) / 255, lambda image: np.rint(255 * image.numpy().transpose(1, 2, 0)[..., ::-1])
+    ),
+}  # fmt: skip
+"""How a frame with blue first is given, and a frame again made of what came back."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_equaliser_gives_back_what_it_is_given(kind: str) -> None:
+    give, read = KINDS[kind]
+    front = fozo.Equaliser(map(give, scenes(32)), channels="bgr")
+    clear = [give(frame) for frame in scenes(4, seed=1)]
+    for image, same in zip(clear, front(clear), strict=True):
+        assert type(same) is type(image)
+        np.testing.assert_array_equal(read(same), read(image))
+    adapter = fozo.adapter(np.copy, scenes(32), channels="bgr")
+    adapter(list(scenes(4, seed=1)))
+    for frame in hazy(scenes(16, seed=2)):
+        image, label = front(give(frame), "label")
+        assert label == "label" and type(image) is type(clear[0])
+        np.testing.assert_array_equal(read(image), adapter(frame))
+    assert contrast(read(image)) > 1.5 * contrast(frame)
+
+
+def test_a_batch_of_tensors_is_one_batch() -> None:
+    front = fozo.Equaliser(torch.utils.data.DataLoader(list(as_tensor(scenes(32))), batch_size=8))  # type: ignore[arg-type]
+    frames = hazy(scenes(16, seed=2))
+    restored = front(as_tensor(frames))
+    arrays = fozo.Equaliser(scenes(32)[..., ::-1])(frames[..., ::-1])
+    np.testing.assert_array_equal(restored.numpy().transpose(0, 2, 3, 1), arrays)
+    half = fozo.Equaliser(scenes(32)[..., ::-1])(as_tensor(frames).half() / 255)
+    assert half.dtype == torch.float16 and half.shape == restored.shape and half.min() >= 0 and half.max() <= 1
+
+
+def test_an_equaliser_is_a_transform_of_torchvision() -> None:
+    transforms = pytest.importorskip("torchvision.transforms.v2")
+    from torchvision import tv_tensors
+
+    front = fozo.Equaliser(scenes(32)[..., ::-1])
+    front(hazy(scenes(16, seed=2))[..., ::-1])
+    frame = hazy(scenes(1, seed=3))[0, ..., ::-1]
+    expected = copy.deepcopy(front)(frame)
+    again = pickle.loads(pickle.dumps(front))  # noqa: S301 - the test's own
+    steps = transforms.Compose([transforms.ToImage(), again, transforms.ToDtype(torch.uint8)])
+    image, label = steps(frame.copy(), 7)
+    assert isinstance(image, tv_tensors.Image) and label == 7
+    np.testing.assert_array_equal(image.numpy().transpose(1, 2, 0), expected)
+
+
+def test_what_an_equaliser_learnt_is_a_file(tmp_path: Path) -> None:
+    clean = [*scenes(16), *scenes(16, 32, 32)]
+    front = fozo.Equaliser(clean)
+    for frame in hazy(scenes(16, seed=2)):
+        front(frame)
+    front.save(tmp_path / "camera.state")
+    other = front.clone()
+    faint = hazy(scenes(1, seed=3))[0]
+    assert not np.array_equal(other(faint), copy.deepcopy(front)(faint))  # a clone knows nothing of the camera
+    other.restore(tmp_path / "camera.state")
+    np.testing.assert_array_equal(other(faint), front(faint))
+    front.reset()
+    np.testing.assert_array_equal(front(faint), fozo.Equaliser(clean)(faint))
+    for wrong, words in ((clean[:16], "sizes='64x48 px, 32x32 px'"), (clean, "strength")):
+        refusing = fozo.Equaliser(wrong, strength=0.5)
+        refuses(words, refusing.restore, tmp_path / "camera.state")
+        np.testing.assert_array_equal(refusing(faint), fozo.Equaliser(wrong, strength=0.5)(faint))
 
 
 @pytest.mark.parametrize(
     ("clean", "frame", "options", "words"),
     [
-        (scenes(4), scenes(1, 32, 32)[0], {}, "a frame has 32x32 px, which no clean frame of .* of 64x48 px> has"),
-        (scenes(4), scenes(1)[0] / 255, {}, "a frame is uint8 .*not float64"),
-        (scenes(4), "frame.png", {}, "a frame is uint8 .*not str of shape"),
+        (scenes(4), scenes(1, 32, 32)[0], {}, "an image has 32x32 px, which no clean image of .* of 64x48 px> has"),
+        (scenes(4), scenes(1)[0] / 255, {}, "an image is .*not float64"),
+        (scenes(4), "frame.png", {}, "an image is .*not str of shape"),
         ([scenes(1, 8 + i, 16)[0] for i in range(9)] * 2, None, {}, "more than 8 sizes"),
-        (scenes(1), None, {}, "one clean frame of 64x48 px; give at least two"),
-        ([], None, {}, "there is no clean frame"),
+        (scenes(1), None, {}, "one clean image of 64x48 px; give at least two"),
+        ([], None, {}, "there is no clean image"),
         (scenes(4), None, {"channels": "grb"}, "channels is 'grb'; give 'bgr'"),
         (scenes(4), None, {"mean": 0.5}, "takes no mean="),
     ],
@@ -165,8 +246,7 @@ def test_a_file_that_reads_blue_first(tmp_path: Path) -> None:
     graph = helper.make_graph([node], "means", ends[:1], ends[1:])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), tmp_path / "m.onnx")
     frames = scenes(8)
-    with pytest.raises(fozo.FozoError, match="is for a function of frames"):
-        fozo.adapter(tmp_path / "m.onnx", frames, channels="bgr")
+    refuses("is for a function of frames", fozo.adapter, tmp_path / "m.onnx", frames, channels="bgr")
     engine: Any = fozo.load_engine(tmp_path / "m.onnx", channels="bgr", mean=0, std=1 / 255)
     rgb = engine.spec.normalise(np.ascontiguousarray(frames[:1, ..., ::-1]))
     np.testing.assert_allclose(np.asarray(engine.answer(engine.check(rgb))).ravel(), frames[0].mean((0, 1)), rtol=1e-4)

@@ -11,7 +11,7 @@ from fozo.types import Tap
 from tests.helpers import random_images, run
 
 
-def test_it_predicts_the_mean_of_all_candidates(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
+def test_it_predicts_the_mean_of_all_candidates(engine: fozo.Engine, source: fozo.Statistics) -> None:
     method = ScaledFOZO(engine, source, passes=4)
     candidates = method._spsa.ask(method.state().spsa)
     drifted = random_images(8) + 1.5
@@ -24,7 +24,7 @@ def test_it_predicts_the_mean_of_all_candidates(engine: fozo.Engine, source: foz
 
 
 def test_it_perturbs_in_units_of_the_tokens_and_stays_in_its_radius(
-    engine: fozo.Engine, source: fozo.SourceStatistics
+    engine: fozo.Engine, source: fozo.Statistics
 ) -> None:
     method = ScaledFOZO(engine, source, trust=0.05)
     unit = token_rms(source)
@@ -42,7 +42,7 @@ def test_it_perturbs_in_units_of_the_tokens_and_stays_in_its_radius(
 
 
 def test_the_content_shift_leaves_clean_images_alone_and_believes_a_drift(
-    engine: fozo.Engine, source: fozo.SourceStatistics
+    engine: fozo.Engine, source: fozo.Statistics
 ) -> None:
     scale = source.pooled.std
     for offset, believed in ((0.0, False), (2.0, True)):

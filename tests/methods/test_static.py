@@ -9,6 +9,7 @@ import fozo
 from fozo.core.contrast import luminance
 from fozo.engines.blackbox import black_box
 from fozo.methods.static import AutoLevels, Clahe
+from tests.refusals import refuses
 
 NAMES = ("clahe", "autolevels", "histeq", "greyworld")
 
@@ -79,8 +80,7 @@ def test_the_grey_world_has_one_mean() -> None:
 
 def test_an_unknown_range_is_refused_unless_clean_images_show_it() -> None:
     engine = black_box(lambda images: images, name="plain")
-    with pytest.raises(fozo.FozoError, match="clahe needs the range of pixels: give the mean= and std= of plain"):
-        Clahe(engine)
+    refuses("clahe needs the range of pixels: give the mean= and std= of plain", Clahe, engine)
     clean = np.repeat(pictures()[:, :1], 3, axis=1).astype(np.float32) / 255  # black and white in every channel
     faint = 0.4 + np.float32(0.2) * clean
     assert Clahe(engine, fozo.calibrate(engine, [clean, clean]))(faint).std() > faint.std()

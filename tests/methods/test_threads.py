@@ -112,7 +112,7 @@ def test_reset_and_restore_come_between_batches(engine: fozo.Engine, tmp_path: P
 
 
 @pytest.mark.parametrize("runtime", ["torch", "onnxruntime", "openvino"])
-def test_adapters_in_threads_may_share_an_engine(runtime: str, tmp_path: Path, source: fozo.SourceStatistics) -> None:
+def test_adapters_in_threads_may_share_an_engine(runtime: str, tmp_path: Path, source: fozo.Statistics) -> None:
     """OpenVINO's one request was busy."""
     engine = fozo.load_engine(random_vit())
     if runtime != "torch":

@@ -36,7 +36,7 @@ class Meeting:
         self.barrier.wait()
 
 
-def cameras(name: str, engine: fozo.Engine, source: fozo.SourceStatistics) -> list[AnyMethod]:
+def cameras(name: str, engine: fozo.Engine, source: fozo.Statistics) -> list[AnyMethod]:
     """Clones that have learnt different things."""
     first = fozo.create(name, engine, source, **EAGER[name])
     methods = [first, *(first.clone() for _ in range(CAMERAS - 1))]
@@ -48,7 +48,7 @@ def cameras(name: str, engine: fozo.Engine, source: fozo.SourceStatistics) -> li
 
 @pytest.mark.parametrize("name", EAGER)
 def test_two_cameras_at_once_get_their_own_numbers(
-    name: str, engine: fozo.Engine, source: fozo.SourceStatistics, monkeypatch: pytest.MonkeyPatch
+    name: str, engine: fozo.Engine, source: fozo.Statistics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = random_images(6, seed=99)
     alone = cameras(name, engine, source)

@@ -16,6 +16,7 @@ from fozo.testing import check_method
 from fozo.types import Batch
 from tests.helpers import random_images
 from tests.methods.test_every_method import create
+from tests.refusals import refuses
 
 PAIRS: dict[str, Callable[[], Method[Any, Any]]] = {
     "equalise, fozo": lambda: Equalise.around(create("fozo")),
@@ -67,32 +68,17 @@ def test_states_belong_to_one_combination(tmp_path: Path) -> None:
     pair.save(tmp_path / "pair")
     assert {"memory.mean", "inner.labels"} <= {path for path, _ in leaves(pair.state())}
     for other in (create("equalise"), Equalise.around(create("noadapt"))):
-        with pytest.raises(fozo.FozoError, match=r"inner|method"):
-            other.restore(tmp_path / "pair")
+        refuses(r"inner|method", other.restore, tmp_path / "pair")
     create("equalise").save(tmp_path / "alone")
-    with pytest.raises(fozo.FozoError, match=r"inner.method=None"):
-        pair.restore(tmp_path / "alone")
+    refuses(r"inner.method=None", pair.restore, tmp_path / "alone")
     assert "inner=<T3A on" in repr(pair)
 
 
-def test_a_failure_behind_the_inner_step_undoes_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    pair = NEO.around(create("foa"))
-    pair(random_images(6))
-    before = pair.state()
-    with monkeypatch.context() as patch:
-        patch.setattr(pair, "_bias", pair._bias * np.nan)
-        with pytest.raises(fozo.FozoError, match="not all finite"):
-            pair(random_images(6, seed=1))
-    assert same(before, pair.state())
-
-
 def test_what_cannot_be_wrapped_is_refused(tmp_path: Path, engine: fozo.Engine) -> None:
-    with pytest.raises(fozo.FozoError, match="need one engine"):
-        NEO(engine, inner=create("t3a"))
+    refuses("need one engine", NEO, engine, inner=create("t3a"))
     inner = create("t3a")
     inner.open_journal(tmp_path / "journal")
-    with pytest.raises(fozo.FozoError, match="t3a has a journal of its own"):
-        NEO.around(inner)
+    refuses("t3a has a journal of its own", NEO.around, inner)
 
 
 def test_a_frozen_inner_method_stays_as_it_is() -> None:
@@ -113,3 +99,36 @@ def test_what_the_inner_method_learnt_before_stays_and_what_it_learns_alone_show
     assert same(pair.state().inner, inner.state())
     inner(random_images(6, seed=1))
     assert same(pair.state().inner, inner.state()) and pair.state().count == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "classes"),
+    [
+        ("equalise+neo", ["equalise", "neo", "noadapt"]),
+        ("align+neo", ["neo", "align"]),
+        ("clahe+equalise+t3a", ["clahe", "equalise", "t3a"]),
+    ],
+)
+def test_a_combination_has_a_name(name: str, classes: list[str]) -> None:
+    """Those that change images are outside, those that change logits too; options are the last one's."""
+    alone = create("align")
+    options = {"average": "batches"} if name.endswith("neo") else {"supports": 3}
+    method: Any = fozo.create(name, alone.engine, alone.statistics, seed=4, **options)
+    found = []
+    while method is not None:
+        found.append(method.info.name)
+        assert method.seed == 4 or method.info.name == "noadapt"
+        if method.info.name == name.rpartition("+")[2]:
+            assert all(getattr(method.config, option) == value for option, value in options.items())
+        method = getattr(method, "inner", None)
+    assert found == classes
+
+
+def test_methods_of_which_neither_goes_around_another_are_refused() -> None:
+    refuses(
+        "neither align nor foa goes around another method",
+        fozo.create,
+        "align+foa",
+        create("align").engine,
+        create("align").statistics,
+    )

@@ -12,10 +12,10 @@ from torch import nn
 
 import fozo
 from fozo.engines.hooked import HookedEngine
-from fozo.errors import FozoError
 from fozo.types import NO_KNOBS, Knobs
 from tests.helpers import TINY
 from tests.models.helpers import SIZES, assert_equal_logits, images, shake, timm_vit
+from tests.refusals import refuses
 
 TIMM = {
     "plain": {},
@@ -87,15 +87,13 @@ def test_timm_models_that_are_no_plain_vit_run_by_hooks(changes: dict[str, Any])
 
 def test_a_model_without_a_head_is_refused() -> None:
     message = r"head.weight.*fozo\.adapter\(lambda images: model\(images\), clean\); nor by hooks, because"
-    with pytest.raises(FozoError, match=message):
-        fozo.load_engine(timm_vit(num_classes=0))
+    refuses(message, fozo.load_engine, timm_vit(num_classes=0))
 
 
 def test_other_blocks_are_refused_and_other_models_are_black_boxes() -> None:
     from timm.models.vision_transformer import ResPostBlock
 
-    with pytest.raises(FozoError, match=r"ResPostBlock.*use it as a black box"):
-        fozo.load_engine(timm_vit(block_fn=ResPostBlock))
+    refuses(r"ResPostBlock.*use it as a black box", fozo.load_engine, timm_vit(block_fn=ResPostBlock))
     assert fozo.load_engine(nn.Linear(2, 2).eval()).abilities == frozenset()
 
 
@@ -145,8 +143,7 @@ def test_a_model_that_only_looks_familiar_is_caught_by_the_probe() -> None:
     model = timm_vit()
     original = model.forward
     model.forward = lambda x: original(x) * 1.5
-    with pytest.raises(FozoError, match="computes other logits"):
-        fozo.load_engine(model)
+    refuses("computes other logits", fozo.load_engine, model)
 
 
 def test_the_probe_leaves_a_training_model_in_training() -> None:
@@ -175,8 +172,7 @@ def test_a_pickle_is_never_run(tmp_path: Path) -> None:
             return Path.touch, (ran,)
 
     torch.save({"weights": Trap()}, tmp_path / "trap.pth")
-    with pytest.raises(FozoError, match="not a readable weights file"):
-        fozo.load_engine(tmp_path / "trap.pth")
+    refuses("not a readable weights file", fozo.load_engine, tmp_path / "trap.pth")
     assert not ran.exists()
 
 
@@ -185,13 +181,10 @@ def test_broken_files_are_one_clear_error(tmp_path: Path) -> None:
     data = (tmp_path / "model.safetensors").read_bytes()
     for name, content in [("cut.safetensors", data[:-50]), ("empty.safetensors", b""), ("noise.pth", b"\x00" * 99)]:
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(FozoError, match="not a readable weights file"):
-            fozo.load_engine(tmp_path / name)
+        refuses("not a readable weights file", fozo.load_engine, tmp_path / name)
     torch.save([1, 2], tmp_path / "list.pth")
-    with pytest.raises(FozoError, match="no state dict"):
-        fozo.load_engine(tmp_path / "list.pth")
-    with pytest.raises(FozoError, match=r"no file model\.onnx"):
-        fozo.load_engine("model.onnx")
+    refuses("no state dict", fozo.load_engine, tmp_path / "list.pth")
+    refuses(r"no file model\.onnx", fozo.load_engine, "model.onnx")
 
 
 def test_what_cannot_be_inferred_is_asked_for(tmp_path: Path) -> None:
@@ -199,17 +192,14 @@ def test_what_cannot_be_inferred_is_asked_for(tmp_path: Path) -> None:
     save_file(timm_vit().state_dict(), path)
     cases: list[tuple[dict[str, Any], str]] = [({}, "pass heads="), ({"heads": 5}, "cannot be split over 5 heads")]
     for options, words in cases:
-        with pytest.raises(FozoError, match=words):
-            fozo.load_engine(path, **options)
+        refuses(words, fozo.load_engine, path, **options)
     save_file(timm_vit(img_size=(32, 64)).state_dict(), path)
-    with pytest.raises(FozoError, match="pass image_size"):
-        fozo.load_engine(path, heads=4)
+    refuses("pass image_size", fozo.load_engine, path, heads=4)
     assert fozo.load_engine(path, heads=4, image_size=(32, 64)).spec.image_size == (32, 64)
     state = timm_vit().state_dict()
     del state["blocks.1.norm2.bias"], state["blocks.1.norm2.weight"]
     save_file(state, path)
-    with pytest.raises(FozoError, match=r"blocks\.1\.norm2\.\w+' is missing"):
-        fozo.load_engine(path, heads=4)
+    refuses(r"blocks\.1\.norm2\.\w+' is missing", fozo.load_engine, path, heads=4)
 
 
 def test_a_named_file_runs_with_the_activation_and_the_epsilon_of_its_family(tmp_path: Path) -> None:
@@ -227,5 +217,4 @@ def test_a_name_that_does_not_fit_the_weights_is_refused(tmp_path: Path) -> None
     path = tmp_path / "model.safetensors"
     save_file(timm_vit().state_dict(), path)
     for name, words in ((TINY, "patch"), ("vit_tiny_patch8_32", "has tokens of width 192, but these weights are")):
-        with pytest.raises(FozoError, match=words):
-            fozo.load_engine(path, architecture=name, heads=4)
+        refuses(words, fozo.load_engine, path, architecture=name, heads=4)

@@ -22,7 +22,7 @@ class Material:
     """The bundled images in a random order, the first ones being the reference's."""
 
     adapter: fozo.Method[Any, Any]
-    reference: fozo.MonitorReference
+    reference: fozo.Reference
     pixels: Pixels
     labels: npt.NDArray[np.int64]
 
@@ -42,7 +42,7 @@ def material() -> Material:
     adapter = fozo.adapter(engine, fozo.calibrate(engine, [engine.spec.normalise(pixels[:CALIBRATION])]))
     left: list[int] = []
     clean = pixels[:CALIBRATION], labels[:CALIBRATION]
-    reference = fozo.MonitorReference.collect(
+    reference = fozo.Reference.collect(
         adapter, *clean, sample=64, progress=lambda doing, done, total: left.append(total - done)
     )
     assert left[-1] == 0 and len(left) > 10

@@ -19,9 +19,9 @@ def detect(images: Any) -> list[str]:
 def test_drift_is_named_and_nothing_is_expected_of_boxes(corruptions: bool, tmp_path: Path) -> None:
     clean = np.ascontiguousarray(scenes(48)[..., ::-1])
     adapter = fozo.adapter(black_box(detect, name="boxes", image_size=(48, 64), mean=0, std=1), clean)
-    made = fozo.MonitorReference.collect(adapter, clean, corruptions=corruptions, sample=2)
+    made = fozo.Reference.collect(adapter, clean, corruptions=corruptions, sample=2)
     made.save(tmp_path / "monitor.npz")
-    reference = fozo.MonitorReference.load(tmp_path / "monitor.npz")
+    reference = fozo.Reference.load(tmp_path / "monitor.npz")
     assert (reference.signatures is not None) == corruptions and not reference.expects_accuracy
     monitor = fozo.Monitor(reference, shadow=1.0).watch(adapter)
     for seed in range(1, 4):
@@ -42,8 +42,8 @@ def test_drift_is_named_and_nothing_is_expected_of_boxes(corruptions: bool, tmp_
 
 def test_frames_are_watched_size_by_size() -> None:
     adapter = fozo.adapter(lambda frame: "boxes", [*scenes(24), *scenes(24, 32, 32)], channels="bgr")
-    one = adapter.adapters[48, 64]
+    one = adapter.front.adapters[48, 64]
     pixels = np.ascontiguousarray(scenes(24)[..., ::-1])
-    monitor = fozo.Monitor(fozo.MonitorReference.collect(one, pixels, corruptions=False)).watch(one)
+    monitor = fozo.Monitor(fozo.Reference.collect(one, pixels, corruptions=False)).watch(one)
     adapter([*hazy(scenes(24, seed=2)), *scenes(8, 32, 32, seed=3)])
     assert monitor.status.images == 24 and monitor.drift.drift_detected

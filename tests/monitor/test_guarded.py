@@ -12,7 +12,7 @@ from fozo.methods.common.info import MethodInfo
 from fozo.methods.common.options import NoOptions
 from fozo.methods.method import Method, Result
 from fozo.methods.observer import Observation
-from fozo.monitor.regression import Comparison
+from fozo.monitor.accuracy import Comparison
 from fozo.state import State, same
 from fozo.types import Answer, Batch, Floats, Tap
 from tests.monitor.conftest import BATCH, Material, run, watched
@@ -122,7 +122,12 @@ def test_equal_predictions_gain_and_lose_nothing(material: Material) -> None:
     monitor = fozo.Monitor(material.reference, shadow=1.0)
     adapter = material.adapter
     still = fozo.Align(
-        adapter.engine, adapter.source, mean_strength=0.0, cls_strength=0.0, covariance_strength=0.0, centre_images=0.0
+        adapter.engine,
+        adapter.statistics,
+        mean_strength=0.0,
+        cls_strength=0.0,
+        covariance_strength=0.0,
+        centre_images=0.0,
     )
     guarded = fozo.Guarded(still, monitor)
     shirts = material.images(np.flatnonzero(material.labels == 6)[-96:])
@@ -134,8 +139,8 @@ def test_equal_predictions_gain_and_lose_nothing(material: Material) -> None:
 
 def test_a_stream_of_one_class_is_saved_from_a_method_that_collapses_on_it(material: Material) -> None:
     """FOZO as published takes trousers, seen alone, for drift; nothing is spoilt by hand here."""
-    adapter = fozo.create("fozo", material.adapter.engine, material.adapter.source)
-    reference = fozo.MonitorReference.collect(adapter, material.pixels[:100], material.labels[:100], sample=5)
+    adapter = fozo.create("fozo", material.adapter.engine, material.adapter.statistics)
+    reference = fozo.Reference.collect(adapter, material.pixels[:100], material.labels[:100], sample=5)
     some = np.flatnonzero(material.labels[100:] == 1)[:128] + 100
     alone = (run(adapter.clone(), material.images(some)).argmax(axis=1) == 1).mean()
     monitor = fozo.Monitor(reference, shadow=0.25)

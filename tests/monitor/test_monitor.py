@@ -86,7 +86,7 @@ def test_a_camera_that_goes_black_is_an_event(material: Material) -> None:
 def test_reprs_are_one_line(material: Material) -> None:
     _, monitor = watched(material)
     assert repr(material.reference) == (
-        "<MonitorReference of align on vit-fashion: 300 clean images with labels, 18 corruptions>"
+        "<Reference of align on vit-fashion: 300 clean images with labels, 18 corruptions>"
     )
     assert repr(monitor) == "<Monitor of <Align on vit-fashion>, 0 images: no drift>"
     monitor.unwatch()
@@ -113,7 +113,7 @@ def test_watching_begins_and_ends(material: Material) -> None:
     assert monitor.status.images == 16  # of the new stream
 
 
-def test_what_does_not_fit_is_refused(material: Material, engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
+def test_what_does_not_fit_is_refused(material: Material, engine: fozo.Engine, source: fozo.Statistics) -> None:
     with pytest.raises(FozoError, match="shadow is 2"):
         fozo.Monitor(material.reference, shadow=2)
     monitor = fozo.Monitor(material.reference)

@@ -50,7 +50,7 @@ class Camera:
 
     def __init__(self, clean: Pixels, **options: Any) -> None:
         self.adapter = fozo.adapter(black_box(len, name="eyes", image_size=(SIDE, SIDE), mean=0, std=1), clean)
-        reference = fozo.MonitorReference.collect(self.adapter, clean, corruptions=False)
+        reference = fozo.Reference.collect(self.adapter, clean, corruptions=False)
         self.seconds = itertools.count()
         self.monitor = fozo.Monitor(reference, clock=lambda: float(next(self.seconds)), **options).watch(self.adapter)
 

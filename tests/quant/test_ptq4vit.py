@@ -12,11 +12,11 @@ from fozo import FOZO, quant
 from fozo.engines.ptq4vit import Scales
 from fozo.engines.ptq4vit.engine import after_gelu, after_softmax, step_shapes, uniform
 from fozo.engines.torch_engine import TorchEngine
-from fozo.errors import FozoError
 from fozo.models.vit import ViT
 from fozo.quant.search import Operands, best
 from fozo.types import Array, Tap
 from tests.helpers import KNOBS, SMALL, VARIANTS, Golden, naive, random_images, random_knobs, random_vit, run
+from tests.refusals import refuses
 
 SHORT = replace(SMALL, depth=1, dim=12, heads=2, hidden=16)
 
@@ -102,38 +102,35 @@ def test_scales_are_kept_and_another_models_are_refused(tmp_path: Path) -> None:
     images = random_images(2, architecture=SHORT)
     np.testing.assert_array_equal(run(again, images)[Tap.LOGITS], run(engine, images)[Tap.LOGITS])
     other = fozo.load_engine(random_vit(SHORT, seed=1))
-    with pytest.raises(FozoError, match=r"searched for rough .*not for vit.*fozo quantise"):
-        quant.with_scales(other, tmp_path / "scales.safetensors")
+    refuses(
+        r"searched for rough .*not for vit.*fozo quantise", quant.with_scales, other, tmp_path / "scales.safetensors"
+    )
     steps = dict(engine.scales.steps)
     del steps["head.input"]
-    with pytest.raises(FozoError, match=r"head\.input is missing"):
-        quant.with_scales(plain, replace(engine.scales, steps=steps))
-    with pytest.raises(FozoError, match="not positive"):
-        replace(engine.scales, steps={"head.input": np.array(np.nan)})
+    refuses(r"head\.input is missing", quant.with_scales, plain, replace(engine.scales, steps=steps))
+    refuses("not positive", replace, engine.scales, steps={"head.input": np.array(np.nan)})
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
     plain = fozo.load_engine(random_vit(SHORT), mean=0.5, std=0.5)
     images = random_images(2, architecture=SHORT)
-    with pytest.raises(FozoError, match="bits is 5; choose from 4, 6, 8"):
-        quant.ptq4vit(plain, images, 5)
-    with pytest.raises(FozoError, match="no metric 'l3'"):
-        quant.ptq4vit(plain, images, metric="l3")
+    refuses("bits is 5; choose from 4, 6, 8", quant.ptq4vit, plain, images, 5)
+    refuses("no metric 'l3'", quant.ptq4vit, plain, images, metric="l3")
     engine = quant.with_scales(plain, rough(plain))
-    with pytest.raises(FozoError, match="quantised already"):
-        quant.ptq4vit(engine, images)
-    with pytest.raises(FozoError, match=r"tent needs gradients: .*because rounding has none"):
-        fozo.create("tent", engine)
-    with pytest.raises(FozoError, match="export its weights with --int8"):
-        fozo.export(engine, tmp_path / "model.onnx")
+    refuses("quantised already", quant.ptq4vit, engine, images)
+    refuses(r"tent needs gradients: .*because rounding has none", fozo.create, "tent", engine)
+    refuses("export its weights with --int8", fozo.export, engine, tmp_path / "model.onnx")
     fozo.export(plain, tmp_path / "model.onnx")
     quantize = torch.ao.quantization.quantize_dynamic
     parts = {name: torch.nn.Linear(2, 2) for name in ("patch_embed", "cls_token", "blocks", "norm", "head")}
     packed = quantize(torch.nn.ModuleDict(parts).eval())  # type: ignore[no-untyped-call]
-    with pytest.raises(FozoError, match=r"ModuleDict was quantised in PyTorch \(\w+\..* is packed\)"):
-        fozo.load_engine(packed)
-    with pytest.raises(FozoError, match="quantises torch models, not OnnxEngine"):
-        quant.with_scales(fozo.load_engine(tmp_path / "model.onnx"), rough(plain))
+    refuses(r"ModuleDict was quantised in PyTorch \(\w+\..* is packed\)", fozo.load_engine, packed)
+    refuses(
+        "quantises torch models, not OnnxEngine",
+        quant.with_scales,
+        fozo.load_engine(tmp_path / "model.onnx"),
+        rough(plain),
+    )
 
 
 def test_a_head_restricted_to_some_classes_has_the_same_rows() -> None:

@@ -67,6 +67,8 @@ class Browser:
         messages = [json.loads(entry["message"])["message"] for entry in self.log("performance")]
         return [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
 
+    # What docs/make_page_picture.py takes pictures with.
+
     def size(self, width: int, height: int, mobile: bool = False) -> None:
         """Be a screen of this size."""
         self.devtools(
@@ -79,16 +81,6 @@ class Browser:
 
     def pdf(self) -> bytes:
         return base64.b64decode(self.devtools("Page.printToPDF", printBackground=False)["data"])
-
-    def press(self, keys: str) -> None:
-        """Press keys, one after another."""
-        actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
-        self.post("/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
-
-    def move(self, x: int, y: int) -> None:
-        """Move the mouse."""
-        actions = [{"type": "pointerMove", "x": x, "y": y, "duration": 0}]
-        self.post("/actions", {"actions": [{"type": "pointer", "id": "mouse", "actions": actions}]})
 
     def quit(self) -> None:
         self._ask("DELETE", self._session)

@@ -18,7 +18,7 @@ from starlette.middleware import Middleware
 
 import fozo
 from fozo.data import sample
-from fozo.monitor import Drift, Estimate, MonitorReference
+from fozo.monitor import Drift, Estimate, Reference
 from fozo.serve.app import InferenceServer, create_app
 from fozo.serve.board import CameraBoard, Reading
 from fozo.serve.config import ModelConfig, ServeConfig
@@ -125,9 +125,11 @@ def reading(camera: str = "gate", time: float = NOW, **given: Any) -> Reading:
     given = usual | {"accuracy": (0.9, 0.85, 0.94)} | given
     numbers: Any = [given.pop(name) for name in ("drifted", "warning", "drift", "threshold")]
     accuracy: Any = given.pop("accuracy")
+    expected = None if accuracy is None else Estimate(*accuracy)
+    sentence = given.pop("sentence", "no drift")
     status: Any = SimpleNamespace(
-        drift=Drift(*numbers), accuracy=None if accuracy is None else Estimate(*accuracy),
-        sentence=given.pop("sentence", "no drift"), faults=given.pop("faults", ()),
+        drift=Drift(*numbers), expected=expected, relative_accuracy=None, sentence=sentence,
+        faults=given.pop("faults", ()),
     )  # fmt: skip
     fields: dict[str, Any] = {"model": "model", "images": 16, "status": None if numbers[2] is None else status} | given
     return Reading(camera=camera, time=time, **fields)
@@ -141,8 +143,8 @@ def quick_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A monitor's reference of the bundled model, from few images."""
-    path = tmp_path_factory.mktemp("serve") / "monitor.safetensors"
+    path = tmp_path_factory.mktemp("serve") / "reference.safetensors"
     with np.load(sample.IMAGES) as data:
         labels = np.asarray(data["labels"][1000:1100])
-    MonitorReference.collect(fozo.adapter(MODEL, STATS, threads=2), frames(100, 1000), labels, sample=3).save(path)
+    Reference.collect(fozo.adapter(MODEL, STATS, threads=2), frames(100, 1000), labels, sample=3).save(path)
     return path

@@ -1,7 +1,6 @@
 """Cameras come and go, servers too: memories stay, in order, and separate."""
 
 import itertools
-import os
 import random
 import re
 import socket
@@ -20,7 +19,6 @@ import pytest
 
 import fozo
 from fozo.serve.app import InferenceServer
-from fozo.serve.cameras import Past
 from fozo.serve.config import ServeConfig
 from fozo.serve.limits import Refused
 from fozo.serve.protocol import InferRequest
@@ -136,20 +134,6 @@ def test_hostile_names_stay_in_the_folder(tmp_path: Path) -> None:
     assert {read_state(each / STATE_FILE, kind="camera")[0]["camera"] for each in folders} == set(names)
 
 
-def test_a_damaged_state_is_set_aside(tmp_path: Path) -> None:
-    """A damaged state, or one of another model, is kept for a person to look at; the camera starts again."""
-    with pool(config(tmp_path)) as submit:
-        first = logits(submit(frames(4)))
-        logits(submit(foggy(frames(8))))
-    (path,) = tmp_path.glob(f"*/{folder_name('cam')}/{STATE_FILE}")
-    path.write_bytes(path.read_bytes()[:-100])
-    with pool(config(tmp_path)) as submit:
-        close(logits(submit(frames(4))), first)
-    assert header(tmp_path, "cam")["images"] == 4
-    (aside,) = tmp_path.glob(f"*/{folder_name('cam')}.*.refused")
-    assert [kept.name for kept in aside.iterdir()] == [path.name]
-
-
 def test_one_server_for_a_state(tmp_path: Path) -> None:
     with pool(config(tmp_path)), pytest.raises(fozo.FozoError, match="another server keeps its cameras"):
         InferenceServer(config(tmp_path))
@@ -185,14 +169,6 @@ def _is_free(state: Path, camera: str) -> bool:
         return True
     except CameraInUse:
         return False
-
-
-def test_the_number_of_cameras_is_limited(tmp_path: Path) -> None:
-    with pool(config(tmp_path, max_known=2)) as submit:
-        for name in ("a", "b", "a"):
-            logits(submit(frames(1), name))
-        with pytest.raises(Refused, match="knows 2 cameras"):
-            submit(frames(1), "c").result(30)
 
 
 def test_the_camera_that_was_idle_for_longest_leaves_the_memory(tmp_path: Path) -> None:
@@ -257,29 +233,6 @@ def test_a_full_disk_loses_nothing_that_is_in_memory(tmp_path: Path, monkeypatch
             until(lambda: len(failed) > 6)
         close(logits(submit(parts[5])), adapter(parts[5]))
     assert header(tmp_path, "cam")["images"] == 24
-
-
-def test_a_kill_in_the_middle_of_saving_loses_nothing(tmp_path: Path) -> None:
-    """What is in force stays until the new file is whole."""
-    with pool(config(tmp_path)) as submit:
-        logits(submit(frames(4)))
-    before = header(tmp_path, "cam")
-    (path,) = tmp_path.glob(f"*/{folder_name('cam')}")
-    folder = CameraFolder(path, "cam")
-
-    def killed(*given: Any) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "replace", killed)
-        with pytest.raises(KeyboardInterrupt):
-            folder.save(Past(99), {})
-    folder.close()
-    assert header(tmp_path, "cam") == before
-    adapter = new_adapter()
-    adapter(frames(4))
-    with pool(config(tmp_path)) as submit:
-        close(logits(submit(foggy(frames(4)))), adapter(foggy(frames(4))))
 
 
 @contextmanager

@@ -11,9 +11,10 @@ from PIL import Image
 
 import fozo
 from fozo.engines.load import LoadOptions
-from fozo.monitor import MonitorReference
+from fozo.monitor import Reference
 from fozo.serve.app import InferenceServer
 from fozo.serve.config import ModelConfig, ServeConfig
+from tests.refusals import refuses
 from tests.serve.conftest import NAME, foggy, running
 from tests.serve.test_cameras import header
 from tests.serve.test_server import ask
@@ -61,8 +62,8 @@ def settings(model: Path, load: LoadOptions, clean: np.ndarray, state: Path | No
     stats, reference = model.with_suffix(".safetensors"), model.with_suffix(".monitor.safetensors")
     if not stats.exists():
         adapter = fozo.adapter(fozo.load_engine(model, load), clean)
-        adapter.source.save(stats)
-        MonitorReference.collect(adapter, clean, sample=3).save(reference)
+        adapter.statistics.save(stats)
+        Reference.collect(adapter, clean, sample=3).save(reference)
     served = ModelConfig(NAME, str(model), str(stats), str(reference), load=load)
     return ServeConfig((served,), state=None if state is None else str(state), port=0)
 
@@ -75,7 +76,7 @@ def small(tmp_path: Path) -> ServeConfig:
 def loop(config: ServeConfig) -> fozo.Method[Any, Any]:
     """An adapter as the server's cameras have, to compare with."""
     model = config.models[0]
-    return fozo.adapter(fozo.load_engine(model.model, model.load), model.stats)
+    return fozo.adapter(fozo.load_engine(model.model, model.load), model.statistics)
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -165,8 +166,7 @@ def test_what_json_cannot_say_is_sent_as_bytes(tmp_path: Path) -> None:
 def test_an_output_with_a_name_of_the_server_is_refused_at_the_start(tmp_path: Path, name: str) -> None:
     model = stand_in(tmp_path / "m.onnx", other=name)
     config = ServeConfig((ModelConfig(NAME, str(model), method="noadapt"),))
-    with pytest.raises(fozo.FozoError, match=f"an output is called {name}"):
-        InferenceServer(config)
+    refuses(f"an output is called {name}", InferenceServer, config)
 
 
 def test_a_detector_without_a_front_end(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -21,11 +22,13 @@ from tests.serve.test_limits import PATH, PNG, connect, encoded, status
 
 
 @contextmanager
-def front(**settings: Any) -> Iterator[int]:
-    """Run the server as ``fozo serve`` does, but for signals."""
+def front(app: Any = None, **settings: Any) -> Iterator[int]:
+    """Run the server as ``fozo serve`` does, but for signals; or another application."""
     chosen = config(**settings)
+    options = server_options(app or create_app(chosen), chosen)
+    options.lifespan = "on" if app is None else "off"
     listener, ready = listen("127.0.0.1", 0), threading.Event()
-    server = Server(server_options(create_app(chosen), chosen), ready.set, None)
+    server = Server(options, ready.set, None)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     assert ready.wait(30)
@@ -58,7 +61,6 @@ def test_requests_beyond_the_connections_are_refused() -> None:
 def test_queues_know_the_client_of_a_proxy() -> None:
     """Of a proxy on this machine by default, and of those that were named only."""
     for proxies, client in (((), "198.51.100.7"), (("192.0.2.1",), "127.0.0.1")):
-        chosen = config(proxies=proxies)
         seen = list[str]()
 
         async def app(scope: Any, receive: Any, send: Any, seen: list[str] = seen) -> None:
@@ -66,18 +68,9 @@ def test_queues_know_the_client_of_a_proxy() -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body"})
 
-        options = server_options(app, chosen)
-        options.lifespan = "off"
-        listener, ready = listen("127.0.0.1", 0), threading.Event()
-        server = Server(options, ready.set, None)
-        app.state = type("State", (), {"server": type("Idle", (), {"pool": None})})  # type: ignore[attr-defined]
-        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-        thread.start()
-        assert ready.wait(30)
-        port = listener.getsockname()[1]
-        httpx.get(f"http://127.0.0.1:{port}", headers={"X-Forwarded-For": "198.51.100.7"})
-        server.should_exit = True
-        thread.join(30)
+        app.state = SimpleNamespace(server=SimpleNamespace(pool=None))  # type: ignore[attr-defined]
+        with front(app, proxies=proxies) as port:
+            httpx.get(f"http://127.0.0.1:{port}", headers={"X-Forwarded-For": "198.51.100.7"})
         assert seen == [client]
 
 
@@ -90,18 +83,6 @@ def test_an_operator_is_told_what_strangers_could_do() -> None:
     assert "fewer than 16" in exposures(config(token="a"), "127.0.0.1")[0]
 
 
-def test_it_says_when_there_is_no_proxy() -> None:
-    command = [sys.executable, "-m", "fozo", "serve", str(MODEL), "--stats", str(STATS), "--port", "0"]
-    with subprocess.Popen(
-        [*command, "--host", "0.0.0.0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdout is not None
-        assert "0.0.0.0" in server.stdout.readline()
-        server.terminate()
-        errors = server.communicate(timeout=60)[1]
-    assert errors.count("without a proxy") == 1
-
-
 def corrupt(tag: int) -> bytes:
     """A JPEG whose EXIF data have a tag that is not there: Pillow warns of each."""
     exif = b"Exif\0\0II*\0" + struct.pack("<IHHHIII", 8, 1, tag, 1, 999, 9, 0)
@@ -109,15 +90,18 @@ def corrupt(tag: int) -> bytes:
     return whole[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + whole[20:]
 
 
-def test_warnings_of_pictures_do_not_fill_the_log() -> None:
-    command = [sys.executable, "-m", "fozo", "serve", str(MODEL), "--stats", str(STATS), "--name", NAME, "--port", "0"]
+def test_the_log_says_that_there_is_no_proxy_and_nothing_of_strangers_pictures() -> None:
+    files = [str(MODEL), "--statistics", str(STATS), "--name", NAME]
+    command = [sys.executable, "-m", "fozo", "serve", *files, "--port", "0", "--host", "0.0.0.0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        port = int(server.stdout.readline().rpartition(":")[2])
+        address = server.stdout.readline()
+        port = int(address.rpartition(":")[2])
         for tag in range(60_000, 60_010):
             assert httpx.post(f"http://127.0.0.1:{port}{PATH}", content=corrupt(tag), headers=PNG).status_code == 200
         server.terminate()
         errors = server.communicate(timeout=60)[1]
+    assert "0.0.0.0" in address and errors.count("without a proxy") == 1
     assert "tag" not in errors and "Warning" not in errors
 
 

@@ -6,7 +6,6 @@ import struct
 import threading
 import time
 import tracemalloc
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -22,7 +21,8 @@ from fozo.data.inputs import as_batch
 from fozo.errors import FozoError
 from fozo.serve.decoding import SMALL_PICTURE, Decoder, Decoders, pixels_here
 from fozo.serve.limits import Refused
-from fozo.serve.protocol import Limits, read_request, working_pixels
+from fozo.serve.protocol import InferRequest, Limits, Tensor, read_request, working_pixels
+from tests.refusals import refuses
 from tests.serve.conftest import NAME, config, running, until
 from tests.serve.test_protocol import LIMITS, SPEC, body
 
@@ -33,6 +33,11 @@ def encoded(side: int, form: str = "PNG", **options: Any) -> bytes:
     stream = io.BytesIO()
     Image.fromarray(np.zeros((side, side), np.uint8)).save(stream, form, **options)
     return stream.getvalue()
+
+
+def request_of(tensor: Tensor) -> InferRequest:
+    """A request that was parsed."""
+    return replace(read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=tensor)
 
 
 PNG = {"Content-Type": "image/png"}
@@ -122,7 +127,7 @@ def test_a_server_decodes_few_large_pictures_at_a_time(monkeypatch: pytest.Monke
 def test_large_arrays_wait_for_each_other() -> None:
     """And are resized to the same pixels as without a server."""
     pixels = np.random.default_rng(0).integers(0, 256, (1, 1500, 1500, 1), dtype=np.uint8)
-    request = replace(read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=pixels)
+    request = request_of(pixels)
     limits = Limits()
     sized = list[Any]()
     resizing = threading.Thread(target=lambda: sized.append(request.images(SPEC, limits)))
@@ -164,9 +169,8 @@ def test_a_picture_that_takes_too_long_is_ended(kind: str, decoders: Decoders, m
     """By the system, whatever takes long in it; the next picture is decoded as if nothing had been."""
     monkeypatch.setattr("fozo.serve.decoding.DECODING_SECONDS", 1)
     limits = replace(LIMITS, pixels=1 << 26, decoders=decoders)
-    request = replace(read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=(HOSTILE[kind],))
-    with pytest.raises(FozoError, match="picture 0 of the request takes more than 1 s"):
-        request.images(SPEC, limits)
+    request = request_of((HOSTILE[kind],))
+    refuses("picture 0 of the request takes more than 1 s", request.images, SPEC, limits)
     assert replace(request, tensor=(encoded(400, "JPEG", progressive=True),)).images(SPEC, limits).shape == (
         1,
         28,
@@ -175,13 +179,9 @@ def test_a_picture_that_takes_too_long_is_ended(kind: str, decoders: Decoders, m
     )
 
 
-def chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
 def test_pictures_of_a_request_share_its_time(decoders: Decoders, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fozo.serve.decoding.DECODING_SECONDS", 1e-6)
-    request = replace(read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=(noise(200),) * 2)
+    request = request_of((noise(200),) * 2)
     with pytest.raises(FozoError, match="the pictures before picture 1 of the request took"):
         request.images(SPEC, replace(LIMITS, pixels=1 << 26, decoders=decoders))
 
@@ -189,15 +189,14 @@ def test_pictures_of_a_request_share_its_time(decoders: Decoders, monkeypatch: p
 def test_memory_of_a_picture_is_limited(decoders: Decoders) -> None:
     """Where a decoder may take less than the picture needs, that is said, and the next is decoded."""
     decoders.memory = 16 << 20
-    request = replace(read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=(encoded(5000),))
+    request = request_of((encoded(5000),))
     limits = replace(LIMITS, pixels=1 << 26, decoders=decoders)
-    with pytest.raises(FozoError, match="picture 0 of the request"):
-        request.images(SPEC, limits)
+    refuses("picture 0 of the request", request.images, SPEC, limits)
     assert replace(request, tensor=(noise(200),)).images(SPEC, limits).shape == (1, 28, 28, 1)
 
 
 def test_a_decoder_that_somebody_ended_is_replaced(decoders: Decoders) -> None:
-    request = replace(read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=(noise(200),))
+    request = request_of((noise(200),))
     limits = replace(LIMITS, pixels=1 << 26, decoders=decoders)
     before = request.images(SPEC, limits)
     (decoder,) = decoders._idle
@@ -235,27 +234,23 @@ def test_what_may_take_long_is_not_decoded_here() -> None:
 @pytest.mark.parametrize("form", ["TIFF", "BMP", "GIF", "PPM"])
 def test_other_formats_are_refused(form: str) -> None:
     """Pillow decodes them in Python, at least in part."""
-    request = replace(read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=(encoded(28, form),))
-    with pytest.raises(FozoError, match="picture 0 of the request is not a JPEG, PNG or WebP"):
-        request.images(SPEC, LIMITS)
+    request = request_of((encoded(28, form),))
+    refuses("picture 0 of the request is not a JPEG, PNG or WebP", request.images, SPEC, LIMITS)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 65_000, 1), (1, 3000, 10, 1)])
 def test_arrays_are_as_long_as_pictures_may_be(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """One pixel high, an array was resized to 16 million columns."""
     monkeypatch.setattr("fozo.serve.protocol.fit", lambda *_: pytest.fail("it was resized"))
-    request = replace(read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=np.zeros(shape, np.uint8))
-    with pytest.raises(FozoError, match="more than 100 times as long as wide"):
-        request.images(SPEC, LIMITS)
+    request = request_of(np.zeros(shape, np.uint8))
+    refuses("more than 100 times as long as wide", request.images, SPEC, LIMITS)
 
 
 def test_resizing_counts_the_larger_of_the_pixels_before_and_after() -> None:
     large = replace(SPEC, image_size=(224, 224), channels=3, mean=None, std=None)
     assert working_pixels((1, 1080, 1920, 3), large) == 1080 * 1920 + 224 * 224
     assert working_pixels((2, 10, 1000, 3), large) == 256 * 25_600 + 2 * 224 * 224
-    request = replace(
-        read_request(body([1, 28, 28, 1], [0] * 784), None, LIMITS), tensor=np.zeros((1, 10, 1000, 3), np.uint8)
-    )
+    request = request_of(np.zeros((1, 10, 1000, 3), np.uint8))
     with pytest.raises(Refused, match="take 6603776 pixels"):
         request.images(large, replace(LIMITS, decoders=Decoders(6_000_000)))
 

@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 import fozo
 from fozo.data import sample
 from fozo.serve.cameras import ServedModel
-from fozo.serve.config import ModelConfig, ServeConfig, read_config
+from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.merging import MergingEngine, is_independent
 from fozo.testing import check_engine, random_images
 from fozo.types import NO_KNOBS, Engine, Images, Knobs, Move, Tap, Taps
@@ -39,44 +38,37 @@ def test_it_is_an_engine(bundled: Engine, max_delay: float) -> None:
     check_engine(MergingEngine(box, max_delay=max_delay))
 
 
-def test_calls_that_wait_together_are_one_pass(bundled: Engine) -> None:
-    """The first is held in its pass until all others wait; then these are one, each with its own moves or none."""
+def assert_two_passes(plain: Engine, batches: Sequence[Images], wishes: list[Knobs], taps: tuple[Tap, ...]) -> None:
+    """The first is held in its pass until all others wait; then these are one, and each gets what it would alone."""
     hold = threading.Event()
-    counting = Counting(bundled, hold)
-    engine = MergingEngine(counting, max_delay=0.0, max_batch=100)
-    wishes = [
-        (random_images(bundled.spec, 1 + i % 3, seed=i), NO_KNOBS if i % 3 == 0 else knobs(bundled, 1, i))
-        for i in range(7)
-    ]
-    wishes.append((random_images(bundled.spec, 2, seed=9), knobs(bundled, 2, 9)))
-    taps = (Tap.LOGITS, Tap.CLS, Tap.PATCH_MEAN)
-    found = waiting_calls(engine, hold, [each for each, _ in wishes], [own for _, own in wishes], taps)
-    assert counting.batches == [1, sum(len(images) for images, _ in wishes[1:])]
-    for (images, own), got in zip(wishes, found, strict=True):
-        alone = bundled.run(bundled.check(images), own, taps)
+    counting = Counting(plain, hold)
+    merged = waiting_calls(MergingEngine(counting, max_delay=0.0, max_batch=100), hold, batches, wishes, taps)
+    assert counting.batches == [len(batches[0]), sum(map(len, batches[1:]))]
+    for images, wish, results in zip(batches, wishes, merged, strict=True):
+        alone = plain.run(plain.check(images), wish, taps)
         for tap in taps:
-            np.testing.assert_allclose(got[tap], alone[tap], rtol=1e-3, atol=1e-4)
+            np.testing.assert_allclose(results[tap], alone[tap], rtol=1e-3, atol=1e-4)
+
+
+def test_calls_that_wait_together_are_one_pass(bundled: Engine) -> None:
+    """Each with its own moves, or none."""
+    batches = [random_images(bundled.spec, 1 + i % 3, seed=i) for i in range(8)]
+    wishes = [NO_KNOBS if i % 3 == 0 else knobs(bundled, 1, i) for i in range(7)]
+    wishes.append(knobs(bundled, len(batches[7]), 9))
+    assert_two_passes(bundled, batches, wishes, (Tap.LOGITS, Tap.CLS, Tap.PATCH_MEAN))
 
 
 def test_matrices_of_several_callers_are_one_pass() -> None:
     """One for a whole batch, one for each image, and none."""
     plain = fozo.load_engine(random_vit())
     spec = plain.spec
-    hold = threading.Event()
-    counting = Counting(plain, hold)
     numbers = np.random.default_rng(0)
     wishes = [NO_KNOBS, NO_KNOBS]
     for rows in (1, 2):
         noise = numbers.standard_normal((1, rows, len(spec.aligned), spec.dim, spec.dim))
         wishes.append(Knobs(matrices=np.eye(spec.dim) + 0.1 * noise))
     batches = [random_images(spec, 2, seed=i) for i in range(4)]
-    taps = (Tap.LOGITS, Tap.PATCH_MOMENTS)
-    merged = waiting_calls(MergingEngine(counting, max_delay=0.0, max_batch=100), hold, batches, wishes, taps)
-    assert counting.batches == [2, 6]
-    for images, wish, results in zip(batches, wishes, merged, strict=True):
-        alone = plain.run(plain.check(images), wish, taps)
-        for tap in taps:
-            np.testing.assert_allclose(results[tap], alone[tap], rtol=1e-3, atol=1e-4)
+    assert_two_passes(plain, batches, wishes, (Tap.LOGITS, Tap.PATCH_MOMENTS))
 
 
 def waiting_calls(
@@ -169,7 +161,7 @@ def test_a_lone_caller_does_not_wait(bundled: Engine, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("name", ["align", "neo", "noadapt", "t3a", "fozo"])
 def test_every_method_is_served_as_if_alone(bundled: Engine, name: str) -> None:
     """Adapters on one merging engine, each with its own stream, predict as on an engine of their own."""
-    source = sample.source(sample.MODELS["float32"])
+    source = sample.statistics(sample.MODELS["float32"])
     shared = MergingEngine(bundled, max_delay=0.005)
     together = fozo.create(name, shared, source)
     streams = [[(1 + 0.2 * i) * random_images(bundled.spec, 2, seed=10 * i + j) for j in range(4)] for i in range(4)]
@@ -218,8 +210,3 @@ def test_a_hostile_neighbour_changes_no_answer(kind: str, merge: bool | None) ->
 def test_a_black_box_whose_batch_matters_is_not_merged() -> None:
     box = fozo.load_engine(lambda images: np.asarray(images).mean(axis=(2, 3)) / np.abs(images).max(), image_size=8)
     assert not is_independent(box)  # an image's neighbours decide how it is scaled
-
-
-def test_merge_is_a_setting_of_a_model(tmp_path: Path) -> None:
-    (tmp_path / "serve.toml").write_text('[models.m]\nmodel = "m.onnx"\nmerge = true\n[models.n]\nmodel = "m.onnx"\n')
-    assert [model.merge for model in read_config(tmp_path / "serve.toml").models] == [True, None]

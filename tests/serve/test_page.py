@@ -35,9 +35,6 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def browser(session: Browser) -> Iterator[Browser]:
     """A browser as new, which had nothing to complain of in the end."""
     session.open("about:blank")
-    session.size(1400, 900)
-    session.scheme("light")
-    session.move(1, 1)
     session.requests()
     session.log("browser")
     yield session
@@ -119,9 +116,6 @@ def test_a_hostile_name_is_text(browser: Browser, board: CameraBoard) -> None:
         stops = "try { document.body.innerHTML = '<b>x</b>'; return 'let through' } catch (e) { return e.name }"
         assert browser.run(stops) == "TypeError"
         assert browser.run("return document.title") == "(4) Cameras - fozo"
-
-
-"""Elements whose text has less contrast than WCAG asks for (AA)."""
 
 
 def picture(contrast: float) -> str:

@@ -24,6 +24,7 @@ from fozo.serve.config import ServeConfig
 from fozo.serve.limits import Refused
 from fozo.serve.store import STATE_FILE, CameraInUse, StateFolder, folder_name
 from fozo.state import State, read_state, save
+from tests.refusals import refuses
 from tests.serve.conftest import NAME, config, foggy, frames, running, until
 from tests.serve.test_cameras import close, header, logits, pool, post, send
 from tests.serve.test_limits import FRAME, PATH, PNG
@@ -153,19 +154,19 @@ def test_what_is_wrong_is_set_aside(tmp_path: Path, reference: Path, what: str) 
 def test_going_wrong_and_back_destroys_nothing(tmp_path: Path) -> None:
     """Another setting is refused at the start; where it is asked for, each state that it sets aside stays."""
 
-    def settings(slots: int, **changes: Any) -> ServeConfig:
+    def settings(strength: float, **changes: Any) -> ServeConfig:
         chosen = config(tmp_path, **changes)
-        return replace(chosen, models=(replace(chosen.models[0], options={"slots": slots}),))
+        return replace(chosen, models=(replace(chosen.models[0], options={"cls_strength": strength}),))
 
-    with pool(settings(4)) as submit:
+    with pool(settings(0.4)) as submit:
         logits(submit(frames(5), id="first"))
         logits(submit(frames(4), "other"))
     before = contents(folder(tmp_path))
     with pytest.raises(fozo.FozoError, match=r"2 of 2 cameras .* cannot go on .*--adopt"):
-        InferenceServer(settings(2))
+        InferenceServer(settings(0.2))
     assert contents(folder(tmp_path)) == before
-    for images, slots in ((1, 2), (2, 4), (3, 2)):
-        with running(settings(slots, misfits="adopt")) as (url, server):
+    for images, strength in ((1, 0.2), (2, 0.4), (3, 0.2)):
+        with running(settings(strength, misfits="adopt")) as (url, server):
             logits(send(server, frames(images)))
             metrics = httpx.get(f"http://{url}/metrics").text
             assert f'fozo_states_set_aside{{model="{NAME}"}} {images}.0' in metrics
@@ -184,15 +185,6 @@ def test_misfits_are_set_aside_at_once_where_that_is_asked_for(tmp_path: Path, r
     InferenceServer(replace(other, models=(replace(other.models[0], method="noadapt"),))).stop()
     assert len(list(tmp_path.rglob("*.refused"))) == 2
     assert not [path for path in tmp_path.rglob(STATE_FILE) if not path.parent.name.endswith(".refused")]
-
-
-def test_damage_does_not_keep_a_server_from_starting(tmp_path: Path) -> None:
-    with pool(config(tmp_path)) as submit:
-        logits(submit(frames(4)))
-    (folder(tmp_path) / STATE_FILE).write_bytes(b"half")
-    with pool(config(tmp_path)) as submit:
-        logits(submit(frames(2)))
-    assert header(tmp_path, "cam")["images"] == 2
 
 
 def test_cameras_that_do_not_return_are_forgotten_on_request(tmp_path: Path) -> None:
@@ -279,20 +271,6 @@ def test_links_are_not_followed_to_a_camera(tmp_path: Path) -> None:
     assert not list(elsewhere.iterdir())
 
 
-def test_other_users_cannot_hold_the_lock(tmp_path: Path) -> None:
-    before = os.umask(0o022)
-    try:
-        with pool(config(tmp_path / "state", shared=True)) as submit:
-            logits(submit(frames(1)))
-        with pool(config(tmp_path / "state")):
-            pass
-    finally:
-        os.umask(before)
-    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
-    locks = list(tmp_path.rglob(".lock"))
-    assert len(locks) == 2 and all(lock.stat().st_mode & 0o777 == 0o600 for lock in locks)
-
-
 def test_a_start_begins_again_although_its_id_was_answered_before(tmp_path: Path) -> None:
     """The second run of a client that counts its requests from 0 in every run."""
     adapter, run = new_adapter(), [frames(1, i) for i in range(5)]
@@ -347,8 +325,7 @@ def test_a_folder_that_cannot_be_locked_is_not_with_another_server(
 
     monkeypatch.setattr(os, "open", refused)
     if not shared:
-        with pytest.raises(fozo.FozoError, match="Read-only file system"):
-            InferenceServer(config(tmp_path))
+        refuses("Read-only file system", InferenceServer, config(tmp_path))
         return
     with pool(config(tmp_path, shared=True)) as submit:
         with pytest.raises(Refused, match="Read-only file system") as caught:
@@ -358,20 +335,23 @@ def test_a_folder_that_cannot_be_locked_is_not_with_another_server(
 
 def test_a_link_as_a_lock_is_called_so(tmp_path: Path) -> None:
     (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(fozo.FozoError, match="symbolic links"):
-        InferenceServer(config(tmp_path))
+    refuses("symbolic links", InferenceServer, config(tmp_path))
 
 
-def test_only_its_user_may_read_a_camera(tmp_path: Path, reference: Path) -> None:
+def test_only_its_user_may_read_a_camera_or_hold_its_lock(tmp_path: Path, reference: Path) -> None:
+    state = tmp_path / "state"
     before = os.umask(0o022)
     try:
-        with pool(config(tmp_path, reference)) as submit:
+        with pool(config(state, reference, shared=True)) as submit:
             logits(submit(frames(4), id="first"))
+        with pool(config(state, reference)):
+            pass
     finally:
         os.umask(before)
-    files = [path for path in folder(tmp_path).iterdir() if path.name != ".lock"]
-    assert len(files) == 1 and all(path.stat().st_mode & 0o777 == 0o600 for path in files)
-    assert folder(tmp_path).parent.stat().st_mode & 0o777 == 0o700
+    paths = [state, *state.rglob("*")]
+    assert sum(path.name == ".lock" for path in paths) == 2 and sum(path.name == STATE_FILE for path in paths) == 1
+    for path in paths:
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
 
 
 def test_what_was_answered_and_is_not_saved_is_less_than_save_every(tmp_path: Path) -> None:

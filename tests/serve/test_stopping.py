@@ -81,7 +81,16 @@ def test_cameras_whose_requests_are_not_decoded_in_time_are_saved(tmp_path: Path
 @contextmanager
 def process(state: Path, *program: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """``fozo serve``, or a program that begins it, as a process of its own."""
-    command = [sys.executable, *(program or ("-m", "fozo")), "serve", str(MODEL), "--stats", str(STATS), "--name", NAME]
+    command = [
+        sys.executable,
+        *(program or ("-m", "fozo")),
+        "serve",
+        str(MODEL),
+        "--statistics",
+        str(STATS),
+        "--name",
+        NAME,
+    ]
     command += ["--state", str(state), "--port", "0", "--threads", "1", "--save-every", "8"]
     started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
     try:

@@ -20,6 +20,7 @@ from fozo.types import Array
 
 BASE = "NoAdapt"  # the row that others are compared with, where a recipe has it
 FEWEST = 20  # images without which there is no interval
+FEWEST_DOMAINS = 5  # domains, likewise
 # Columns of the recipe ``tempora``: times of few batches, and accuracies of all, the last with an early freeze.
 LATENCY = "latency"
 ADAPTING = "adapting"
@@ -42,6 +43,8 @@ class Gain:
     """In points of accuracy."""
     within: Interval | None
     """95 %; ``None`` where there are too few images."""
+    over_domains: Interval | None = None
+    """95 % of a mean over domains if the domains were drawn again, and not the images."""
 
     @property
     def side(self) -> int:
@@ -72,7 +75,11 @@ class Gains:
     def mean(self) -> Gain:
         drawn = [draws for draws in self.draws.values() if draws is not None]
         within = interval(np.asarray(np.mean(drawn, axis=0))) if len(drawn) == len(self.values) else None
-        return Gain(float(np.mean(list(self.values.values()))), within)
+        values = np.array(list(self.values.values()))
+        over_domains = None
+        if len(values) >= FEWEST_DOMAINS:
+            over_domains = interval(_times(len(values), 0) @ values / len(values))
+        return Gain(float(values.mean()), within, over_domains)
 
 
 Gained: TypeAlias = Mapping[str, Mapping[str, Gains]]  # by column of a table, then by label of a row
@@ -89,7 +96,7 @@ def gains(ours: Sequence[Run], base: Sequence[Run]) -> Gains | None:
         return None
     if any(len(batch.right) != batch.correct for records in (*our_records, *base_records) for batch in records):
         return None  # records that do not name their images
-    return by_image(our_records, base_records)
+    return by_image(our_records, base_records, ours[0].experiment.stream.images)
 
 
 def _sizes(records: Sequence[BatchRecord]) -> dict[str, int]:
@@ -99,19 +106,29 @@ def _sizes(records: Sequence[BatchRecord]) -> dict[str, int]:
     return dict(sizes)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=3)
 def _times(images: int, seed: int) -> Array:
-    """How often each of the images is drawn, ``[RESAMPLES, images]``: the same draws for all rows of a table."""
+    """How often each of the images (or domains) is drawn, ``[RESAMPLES, images]``: the same for all rows of a table."""
     generator = np.random.Generator(np.random.Philox(key=np.array([seed, 2], dtype=np.uint64)))
     return generator.multinomial(images, np.full(images, 1 / images), RESAMPLES).astype(np.float32)
 
 
-def by_image(ours: Sequence[Sequence[BatchRecord]], theirs: Sequence[Sequence[BatchRecord]], seed: int = 0) -> Gains:
-    """Pair two rows image by image; each is a list of seeds' records, whose orders need not be the same."""
+def by_image(
+    ours: Sequence[Sequence[BatchRecord]],
+    theirs: Sequence[Sequence[BatchRecord]],
+    most: int | None = None,
+    seed: int = 0,
+) -> Gains:
+    """Pair two rows image by image; each is a list of seeds' records, whose orders need not be the same.
+
+    ``most`` is how many images the stream has at most, where they come back in a domain.
+    """
     sizes = _sizes(ours[0])
     images = sorted({image for run in (*ours, *theirs) for record in run for image in record.right})
     row_of = {image: row for row, image in enumerate(images)}
-    count = max(len(images), *sizes.values())  # images never recognised are not named, but may be drawn
+    largest = max(sizes.values())
+    streamed = largest if most is None else min(most, largest)
+    count = max(len(images), streamed)  # images never recognised are not named, but may be drawn
 
     def recognised(records: Sequence[BatchRecord]) -> Array:
         """How often each image was recognised in each domain, ``[images, domains]``."""

@@ -37,7 +37,7 @@ from fozo.data.sets import LAYOUTS
 from fozo.engines.ptq4vit import BITS
 from fozo.errors import FozoError
 from fozo.io import as_dataclass, read_toml
-from fozo.methods.registry import import_methods, list_methods, method_class
+from fozo.methods.registry import import_methods, list_methods, method_class, method_info
 from fozo.types import Value
 
 Constants = Literal["paper", "authors", "tuned", "own", "varied"]
@@ -114,7 +114,7 @@ class Experiment:
     label: str
     """What its row is about, ``{passes}`` being replaced by the option; :attr:`title` adds whose constants it has."""
     method: str
-    """A registered method, by name."""
+    """A registered method by name, or one behind another: ``equalise+neo``."""
     options: Mapping[str, Value] = field(default_factory=dict)
     """Options of the method, ``preset`` among them."""
     stream: StreamPlan = StreamPlan()
@@ -187,8 +187,8 @@ class Experiment:
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     def configuration(self) -> dict[str, object]:
-        """The method's preset and config, and whose constants these are, in plain values (JSON)."""
-        method = method_class(self.method)
+        """The (last) method's preset and config, and whose constants these are, in plain values (JSON)."""
+        method = method_class(self.method.rpartition("+")[2])
         changes = {name: value for name, value in self.options.items() if name not in ("preset", "journal")}
         for name in method.EXTRAS:
             changes.pop(name, None)
@@ -203,7 +203,7 @@ class Experiment:
     def passes(self) -> float:
         """Forward passes of the whole stream, as the method says it; 0 where the number of images is not known."""
         chosen = self.options.get("passes")
-        passes_per_image = chosen if isinstance(chosen, int) else method_class(self.method).info.cost
+        passes_per_image = chosen if isinstance(chosen, int) else method_info(self.method).cost
         domains = sum(len(segment.domains) for segment in self.stream.order.segments())
         return passes_per_image * domains * (self.stream.images or 0)
 
@@ -328,7 +328,7 @@ Methods: TypeAlias = Mapping[str, tuple[str, Mapping[str, Value]]]
 
 def usual(names: Iterable[str]) -> Methods:
     """Methods with the options that they are compared with."""
-    infos = (method_class(name).info for name in names)
+    infos = map(method_info, names)
     return {info.label: (info.name, info.compared) for info in infos}
 
 
@@ -358,7 +358,7 @@ def find_methods(named: Iterable[str]) -> dict[str, str]:
             names = import_methods(name)
             methods |= dict.fromkeys(names, hashlib.sha256(Path(name).read_bytes()).hexdigest()[:10])
         else:
-            methods[method_class(name).info.name] = ""
+            methods[method_info(name).name] = ""
     return methods
 
 

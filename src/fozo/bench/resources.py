@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from fozo.bench.plan import CLEAN, STORED, Experiment, StreamPlan
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 from fozo.data.sets import LAYOUTS, open_images, recognise, robustbench_list
 from fozo.data.sets.base import ImageSet, shuffled
 from fozo.data.sets.folder import Tree
@@ -23,7 +23,7 @@ from fozo.engines.onnx.schema import hash_file
 from fozo.errors import FozoError
 from fozo.io import disk_errors, locked, remove_temporary_files
 from fozo.methods.common.measured import MEASURED, Savable
-from fozo.methods.registry import AnyMethod, create, method_class
+from fozo.methods.registry import AnyMethod, create, method_info
 from fozo.public import calibrate
 from fozo.types import Engine, Floats, Spec
 
@@ -210,12 +210,12 @@ class Resources:
             clean = self._calibration(experiment, streamed)
             how = MEASURED[name]
             options[name] = self._cached(name, engine, clean, how.load, how.measure, show)
-        source = self.source(experiment, engine, streamed, show) if "source" in wanted else None
-        return create(experiment.method, engine, source, **{**options, **experiment.options})
+        statistics = self.statistics(experiment, engine, streamed, show) if "statistics" in wanted else None
+        return create(experiment.method, engine, statistics, **{**options, **experiment.options})
 
-    def source(self, experiment: Experiment, engine: Engine, streamed: ImageSet, show: Show) -> SourceStatistics:
+    def statistics(self, experiment: Experiment, engine: Engine, streamed: ImageSet, show: Show) -> Statistics:
         clean = self._calibration(experiment, streamed)
-        return self._cached("source", engine, clean, SourceStatistics.load, calibrate, show)
+        return self._cached("statistics", engine, clean, Statistics.load, calibrate, show)
 
     def _cached(
         self, kind: str, engine: Engine, images: ImageSet, load: Callable[[Path], S], make: Make[S], show: Show
@@ -269,6 +269,6 @@ def _of_group(images: ImageSet, group: str, whole: ImageSet) -> ImageSet:
 
 
 def needs(method: str, options: Mapping[str, object]) -> frozenset[str]:
-    """Say what has to be measured on clean images for a method: ``source``, or one of ``MEASURED``."""
-    measured = method_class(method).info.needs & {"source", *MEASURED}
+    """Say what has to be measured on clean images for a method: ``statistics``, or one of ``MEASURED``."""
+    measured = method_info(method).needs & {"statistics", *MEASURED}
     return measured - {"fisher"} if options.get("fisher_weight") == 0 else measured

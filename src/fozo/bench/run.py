@@ -4,7 +4,7 @@ Each batch's record is on file before the next batch begins. Every few seconds t
 records are synced; a rerun restores the latest state, cuts the records back to it and goes on. Since a method, its
 state and the stream are all exact, the records that follow are the ones that an unbroken run would have written.
 
-Many experiments run one after another, or in several processes, with the same results. A worker that dies (out of
+Many experiments run one after another or with :mod:`fozo.cluster`, with the same results. A worker that dies (out of
 memory, killed) takes nothing with it: its experiment goes on in a new process.
 """
 
@@ -12,9 +12,7 @@ import hashlib
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,17 +23,13 @@ from fozo.bench.resources import Paths, Resources, Show, quiet
 from fozo.bench.store import COSTS, EXPERIMENT, RECORDS, Conditions, Run, Store, environment, forget_peak, peak_memory
 from fozo.data.streams import Stream
 from fozo.engines.load import LoadOptions
-from fozo.errors import FozoError
 from fozo.io import Log, disk_errors, encode, read_log, write_json
-from fozo.io.system import worker_pool
 from fozo.methods.registry import AnyMethod, import_methods
 
 SAVE_SECONDS = 2.0
 SAVE_SHARE = 20  # a state is saved when this many times the duration of the last saving has passed: FOA's takes 40 MB
 STATES = "state-"  # how the names of saved states begin
 CACHE = "calibration"
-TRIES = 3
-Finished = Callable[[Run], None]
 
 
 def run_experiment(
@@ -243,37 +237,3 @@ def run_one(experiment: Experiment, setup: Setup, show: Show = quiet) -> Run:
         command=setup.command,
         show=show,
     )
-
-
-def run_local(
-    experiments: Sequence[Experiment], setup: Setup, *, workers: int = 1, finished: Finished, show: Show = quiet
-) -> None:
-    """Run experiments on this machine, with ``workers`` processes; with 1 everything happens in this one.
-
-    ``finished`` is called with every run, in the order in which they end, ``show`` with the progress in this process.
-    """
-    if workers < 1:
-        raise FozoError(f"workers is {workers}; give a whole number from 1 up")
-    if workers == 1:
-        for experiment in experiments:
-            finished(run_one(experiment, setup, show))
-        return
-    left = list(experiments)
-    deaths = 0
-    while left:
-        before = len(left)
-        try:
-            # Impatient: an experiment takes hours, and goes on from its files wherever it was stopped.
-            with worker_pool(min(workers, before), patient=False) as pool:
-                futures = {pool.submit(run_one, experiment, setup): experiment for experiment in left}
-                for future in as_completed(futures):
-                    run = future.result()
-                    left.remove(futures[future])
-                    finished(run)
-        except BrokenProcessPool:
-            deaths = deaths + 1 if len(left) == before else 0  # a death now and then does not end a long run
-        if deaths == TRIES:
-            raise FozoError(
-                f"worker processes died {TRIES} times in a row, perhaps for lack of memory; "
-                f"give the same command with fewer --workers"
-            )

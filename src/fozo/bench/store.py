@@ -30,7 +30,7 @@ from fozo.bench.measures import BatchRecord, Cost, Measures
 from fozo.bench.plan import AVERAGE, STORED, Constants, Experiment, Recipe, read_recipe
 from fozo.errors import FozoError
 from fozo.io import as_dataclass, locked, read_json, read_log, remove_temporary_files, write_json
-from fozo.io.system import usable_cpus
+from fozo.io.system import processor_name, usable_cpus
 
 PACKAGES = ("fozo", "numpy", "torch", "timm", "transformers", "onnxruntime", "openvino", "pillow", "scipy")
 STATUS = Path("/proc/self/status")
@@ -83,12 +83,8 @@ def environment(threads: int, device: str) -> Environment:
 
         device = f"{device} ({torch.cuda.get_device_name(device)})"
     system = f"{platform.system()} {platform.machine()}"
-    lines: list[str] = []
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    processor = next(named, platform.processor())
-    return Environment(versions, platform.python_version(), system, processor, usable_cpus(), threads, device)
+    version = platform.python_version()
+    return Environment(versions, version, system, processor_name(), usable_cpus(), threads, device)
 
 
 def forget_peak(device: str) -> None:

@@ -1,5 +1,6 @@
 """The ``fozo`` command. However it ends, it says so in one sentence and by its exit code."""
 
+import logging
 import os
 import sys
 import traceback
@@ -10,9 +11,9 @@ from typing import Annotated
 
 import typer
 
-from fozo.cli import adapt, adopt, bench, data, demo, models, serve, watch
+from fozo.cli import adapt, adopt, bench, data, demo, feed, models, serve, watch
 from fozo.cli.options import Progress, as_command
-from fozo.errors import FozoError, ImageWarning, PluginWarning
+from fozo.errors import RENAMED, FozoError, ImageWarning, ModelWarning, PluginWarning
 from fozo.io.system import installed_version
 
 WRONG = 2
@@ -28,8 +29,8 @@ CODES = (
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, epilog=CODES)
 for _command in (
-    demo.demo, bench.bench, bench.report, models.calibrate, models.quantise, adapt.adapt, watch.watch, data.rank,
-    serve.serve, models.methods, data.corrupt, models.export, adopt.adopt, adopt.model,
+    demo.demo, bench.bench, bench.report, models.calibrate, models.quantise, adapt.adapt, watch.watch,
+    serve.serve, feed.feed, models.methods, data.corrupt, models.export, adopt.adopt, adopt.model,
 ):  # fmt: skip
     app.command()(as_command(_command))
 sets = typer.Typer(help="Look at image sets.", no_args_is_help=True)
@@ -52,6 +53,9 @@ def fozo(
 def main() -> None:
     """Run the command line and exit; a traceback is printed only on request."""
     warnings.formatwarning = format_warning
+    models_log = logging.getLogger("fozo.models")
+    models_log.setLevel(logging.INFO)
+    models_log.handlers = [Lines()]
     for stream in (sys.stdout, sys.stderr):  # None where the shell closed them
         if hasattr(stream, "reconfigure"):  # what an old locale has no letters for must not end the work
             stream.reconfigure(errors="backslashreplace")
@@ -73,11 +77,25 @@ def main() -> None:
     sys.exit(code)
 
 
+class Lines(logging.Handler):
+    """Prints each line of a log once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.printed: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if line not in self.printed:
+            self.printed.add(line)
+            print(f"fozo: {line}", file=sys.stderr)
+
+
 def format_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
     """Write fozo's own warnings as one sentence, without the line of Python that they came from."""
-    if issubclass(category, (ImageWarning, PluginWarning)):
+    if issubclass(category, (ImageWarning, ModelWarning, PluginWarning)):
         return f"fozo: {message}\n"
     return f"{filename}:{lineno}: {category.__name__}: {message}\n"
 
@@ -103,6 +121,9 @@ def explain(error: BaseException) -> int:
         message = error.format_message().rstrip(".")
         if not message:  # where a command lacks everything, typer has shown the help and has nothing to say
             return WRONG
+        option = getattr(error, "option_name", "").removeprefix("--")
+        if option in RENAMED:
+            message = f"--{option} is called --{RENAMED[option]} now"
         context = getattr(error, "ctx", None)
         return _say(f"{message}; see {context.command_path if context else 'fozo'} --help", WRONG)
     if isinstance(error, OSError):

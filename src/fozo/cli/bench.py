@@ -1,10 +1,13 @@
 """``fozo bench``: the paper's tables and figures, and users' own recipes; ``fozo report``: a page of what they gave."""
 
+from __future__ import annotations
+
 import sys
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +15,9 @@ from fozo.cli.options import Progress, command_line, open_console
 from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError, check_counts
 from fozo.io.system import usable_cpus
+
+if TYPE_CHECKING:
+    from fozo.bench.store import Run
 
 
 def bench(
@@ -38,6 +44,7 @@ def bench(
     column: Annotated[list[str] | None, "Only the rows of this column; again for more."] = None,
     out: Annotated[Path, typer.Option(help="Folder for the results; unfinished ones are continued.")] = Path("runs"),
     workers: Annotated[int, "Processes; --threads are of each."] = 1,
+    ray: Annotated[bool, typer.Option("--ray", help="Run on the Ray cluster of RAY_ADDRESS.")] = False,
 ) -> None:
     """Run a table or figure of the paper by name; `fozo bench list` shows them."""
     if name == "list":
@@ -45,16 +52,20 @@ def bench(
         return
     from fozo.bench.plan import Experiment, Setting, find_methods, load_recipe
     from fozo.bench.published import beside_paper, estimate
-    from fozo.bench.resources import Paths, read_folders
-    from fozo.bench.run import Setup, run_local
-    from fozo.bench.store import Run, Store
-    from fozo.io import locked
+    from fozo.bench.resources import Paths, quiet, read_folders
+    from fozo.bench.run import Setup, run_one
+    from fozo.bench.store import Store
+    from fozo.cluster import run
+    from fozo.io import FolderInUse, locked
 
     added = find_methods(method or ())
     recipe = load_recipe(name).with_methods(added)
     if model is None:
         raise FozoError(f"which model? Give --model with a weights file or timm:NAME (see: fozo bench {name} --help)")
-    threads = max(1, usable_cpus() // max(1, workers)) if load.threads is None else load.threads
+    check_counts(workers=workers)
+    threads = load.threads
+    if threads is None:
+        threads = 1 if ray else max(1, usable_cpus() // workers)
     check_counts(threads=threads)
     try:
         numbers = tuple(dict.fromkeys(int(part) for part in seeds.split(",")))
@@ -87,28 +98,36 @@ def bench(
     if cost := estimate(experiments.values()):
         print(f"fozo: {cost}", file=sys.stderr)
     runs: list[Run] = []
-
-    def finished(run: Run) -> None:
-        measures = run.measures
-        within = measures.average_interval
-        runs.append(run)
-        progress.close()
-        print(
-            f"{recipe.name} {run.experiment.name} seed {run.experiment.seed}: {measures.average:.2f} % "
-            f"({within.low:.2f}-{within.high:.2f}), {measures.images} images",
-            flush=True,
-        )
-
-    with locked(folder), closing(Progress()) as progress:
+    with locked(folder, wait=True):  # while the rows are listed: each of them has a lock of its own
         Store(folder).write(recipe)
+    with closing(Progress()) as progress:
+        in_this = workers == 1 and not ray
+        work = partial(run_one, setup=setup, show=progress if in_this else quiet)
+        processes = None if in_this else min(workers, len(experiments))
         try:
-            run_local(list(experiments.values()), setup, workers=workers, finished=finished, show=progress)
+            for experiment, result in run(work, experiments.values(), workers=processes, ray=ray, cpus=threads):
+                progress.close()
+                if isinstance(result, FolderInUse):
+                    what = f"{experiment.name} seed {experiment.seed}"
+                    print(f"fozo: {what} is left to the process that is running it", file=sys.stderr)
+                elif isinstance(result, Exception):
+                    raise result
+                else:
+                    runs.append(result)
+                    print(f"{recipe.name} {_sentence(result)}", flush=True)
         except KeyboardInterrupt:
             progress.close()
             print("fozo: the same command goes on where this one stops", file=sys.stderr)
             raise
     for line in beside_paper(runs):
         print(line)
+
+
+def _sentence(run: Run) -> str:
+    measures = run.measures
+    interval = measures.average_interval
+    accuracy = f"{measures.average:.2f} % ({interval.low:.2f}-{interval.high:.2f})"
+    return f"{run.experiment.name} seed {run.experiment.seed}: {accuracy}, {measures.images} images"
 
 
 def _list() -> None:

@@ -1,8 +1,4 @@
-"""Commands on folders of images.
-
-``fozo corrupt`` makes an ImageNet-C of them, ``fozo data check`` inspects a set, and ``fozo rank`` says which looks
-most like clean ones, to choose an exposure, a lens or a time of day.
-"""
+"""Commands on folders of images: ``fozo corrupt`` makes an ImageNet-C of them, ``fozo data check`` inspects a set."""
 
 import sys
 from contextlib import closing
@@ -12,19 +8,13 @@ from typing import Annotated
 
 import typer
 
-from fozo.cli.options import STATISTICS, Progress, load_model
-from fozo.engines.load import LoadOptions
-from fozo.errors import FozoError
-
-FOLDERS = "Folders of images: one for each setting to choose among."
-CLEAN = "Folder of clean images to compare with, instead of a model's reference."
-MODEL = "Compare with the --reference of a model, and expect its accuracy: as fozo watch takes it."
+from fozo.cli.options import Progress
 
 
 def corrupt(
     images: Annotated[Path, "Folder that holds a folder of images for each class."],
     out: Annotated[Path, "Folder for the result; an unfinished one is continued."],
-    kinds: Annotated[str, "all (15), all+extra (19), or names joined by commas."] = "all",
+    kinds: Annotated[str, "all (15), all+extra (19), unseen (22 others), or names joined by commas."] = "all",
     severity: Annotated[str, "5, or 1-5, or 1,3,5."] = "5",
     size: Annotated[int, "Side of the images in pixels."] = 224,
     seed: Annotated[int, "Changes every random draw."] = 0,
@@ -61,61 +51,3 @@ def check(
     print("\n".join(report.lines))
     if report.broken:
         raise typer.Exit(2)
-
-
-def rank(
-    folders: Annotated[list[Path], FOLDERS],
-    load: LoadOptions,
-    clean: Annotated[Path | None, CLEAN] = None,
-    model: Annotated[str | None, MODEL] = None,
-    stats: Annotated[Path, STATISTICS] = Path("stats.safetensors"),
-    reference: Annotated[Path, "What fozo calibrate --monitor wrote."] = Path("monitor.safetensors"),
-    images: Annotated[int, "Images of each folder to measure, drawn at random."] = 64,
-) -> None:
-    """Order folders by the distance of their images from clean ones, the nearest first.
-
-    1 is the distance of one clean image from the mean of all. What few images have by chance is taken off.
-    """
-    import numpy as np
-
-    from fozo.data.inputs import batches
-    from fozo.data.sets.folder import open_unlabelled
-    from fozo.monitor import CleanImages, MonitorReference
-    from fozo.monitor.quality import QualityStatistics, advice, changes, pixel_spec
-    from fozo.monitor.regression import prediction_features
-    from fozo.public import adapter as make_adapter
-
-    if (clean is None) == (model is None):
-        raise FozoError("give either --clean, a folder to compare with, or --model, whose --reference is compared with")
-    sets = [open_unlabelled(folder) for folder in folders]
-    known = None
-    adapter = None
-    spec = pixel_spec()
-    if model is not None:
-        known = MonitorReference.load(reference)
-        adapter = make_adapter(load_model(model, load), stats)
-        known.check(adapter)
-        spec = adapter.engine.spec
-    measure = QualityStatistics(spec)
-    source = known.clean if known else CleanImages.of(measure(np.concatenate([*map(np.asarray, batches(clean, spec))])))
-    rows = []
-    for folder, images_of_folder in zip(folders, sets, strict=True):
-        drawn = images_of_folder.take(min(images, len(images_of_folder)))
-        pixels = [np.asarray(batch) for batch in batches(drawn, spec)]
-        if not pixels:
-            raise FozoError(f"no image of {folder} can be read; leave this folder out")
-        features = measure(np.concatenate(pixels))
-        expected = None
-        if known is not None and adapter is not None:
-            adapter.reset()
-            expected = known.expect(prediction_features(np.concatenate([*map(adapter, pixels)])), features)
-        distance = source.beyond_chance(features)
-        quality, clearest = changes(features, source.whitening.mean, source.whitening.std)
-        if distance < 0.005:  # what prints as 0.00 is chance
-            clearest = ()
-        words = ", ".join(map(str, clearest)) or "like clean images"
-        parts = filter(None, (words, expected, advice(clearest, quality)))
-        rows.append((distance, f"{folder} ({len(features)} images): {'; '.join(map(str, parts))}"))
-    print("distance from the clean images, the closest first:")
-    for distance, sentence in sorted(rows):
-        print(f"{distance:.2f} {sentence}")

@@ -27,7 +27,7 @@ from fozo.bench.resources import Paths, Resources, Show, needs, quiet
 from fozo.bench.run import run_experiment
 from fozo.bench.store import Group, Store
 from fozo.cli.options import print_sentence
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 from fozo.data import sample
 from fozo.data.scenarios import Continual
 from fozo.data.sets import open_images
@@ -37,7 +37,7 @@ from fozo.engines.load import LoadOptions, load_engine
 from fozo.io.system import usable_cpus
 from fozo.methods.align import Align
 from fozo.methods.noadapt import NoAdapt
-from fozo.monitor import Event, Monitor, MonitorReference, Status
+from fozo.monitor import Event, Monitor, Reference, Status
 from fozo.monitor.monitor import clock
 from fozo.types import Engine
 
@@ -156,10 +156,10 @@ class CameraRun:
 def run_camera(images: int, seed: int) -> Iterator[Step]:
     """Go through the script with ``images`` of each scene, 256 at most."""
     engine = load_engine(sample.MODELS["float32"], threads=usable_cpus())
-    adapter = Align(engine, sample.source(sample.MODELS["float32"]))
+    adapter = Align(engine, sample.statistics(sample.MODELS["float32"]))
     plain = NoAdapt(engine)
     events: list[Event] = []
-    reference = MonitorReference.load(sample.MONITOR)
+    reference = Reference.load(sample.MONITOR)
     monitor = Monitor(reference, shadow=0, on_event=events.append, clock=lambda: 0.0).watch(adapter)
     chosen = open_images(sample.IMAGES).take(min(images, IMAGES))
     stream = Stream(chosen, engine.spec, Continual(kinds=SCRIPT, severity=SEVERITY), batch_size=BATCH, seed=seed)
@@ -228,11 +228,11 @@ class SampleResources(Resources):
     """The bundled files, with the statistics that come with the models."""
 
     def inputs(self, experiment: Experiment, streamed: ImageSet) -> dict[str, str | None]:
-        images = sample.source(Path(experiment.model)).images
+        images = sample.statistics(Path(experiment.model)).images
         return {"calibrated_on": f"{images} images of the training set" if needs(experiment.method, {}) else None}
 
-    def source(self, experiment: Experiment, engine: Engine, streamed: ImageSet, show: Show) -> SourceStatistics:
-        return sample.source(Path(experiment.model))
+    def statistics(self, experiment: Experiment, engine: Engine, streamed: ImageSet, show: Show) -> Statistics:
+        return sample.statistics(Path(experiment.model))
 
 
 def run_methods(folder: Path, *, images: int, seed: int = 0, command: str = "", show: Show = quiet) -> dict[str, Group]:

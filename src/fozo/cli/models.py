@@ -12,8 +12,8 @@ from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError, check_counts
 
 VIDEO = "Folder of clean images, with or without sub-folders; or a video."
-SAMPLE = "Images that --monitor degrades in each of 90 ways, two passes each: 24 by default; more narrow the intervals."
-CORRUPTIONS = "Whether --monitor degrades images; without, it says what drifts but names and expects nothing."
+SAMPLE = "Images that --reference degrades in each of 90 ways, to tell what a drift resembles: 24 by default."
+CORRUPTIONS = "Whether --reference degrades images; without, it does not tell what a drift resembles."
 BLEND = "Statistics of many mixed images: IMAGES are a few clean ones of your own camera."
 
 
@@ -21,9 +21,9 @@ def calibrate(
     model: Model,
     images: Annotated[Path, VIDEO],
     load: LoadOptions,
-    out: Annotated[Path, "File for the statistics."] = Path("stats.safetensors"),
-    blend: Annotated[Path | None, typer.Option(help=BLEND, metavar="STATS")] = None,
-    monitor: Annotated[
+    out: Annotated[Path, "File for the statistics."] = Path("statistics.safetensors"),
+    blend: Annotated[Path | None, typer.Option(help=BLEND, metavar="STATISTICS")] = None,
+    reference: Annotated[
         Path | None, "Also make fozo watch's reference from IMAGES; with class folders, it expects accuracy."
     ] = None,
     sample: Annotated[int | None, SAMPLE] = None,
@@ -33,27 +33,29 @@ def calibrate(
 ) -> None:
     """Measure a model's source statistics on clean images: a few dozen of your own camera, or a few hundred mixed."""
     from fozo.cli.folder import clean_frames, make_reference, read_batches
-    from fozo.core.statistics import SourceStatistics
-    from fozo.data.corruptions.common import opencv
+    from fozo.core.statistics import Statistics
     from fozo.data.sets.folder import open_unlabelled
+    from fozo.data.videos import opencv
     from fozo.io import check_output, disk_errors
     from fozo.public import adapter as make_adapter
     from fozo.public import calibrate as measure
 
-    for path in filter(None, (out, monitor)):
+    for path in filter(None, (out, reference)):
         check_output(path)  # said before the work, not after it
-    if monitor is not None and corruptions:
-        opencv()  # the same
+    if reference is not None and corruptions:
+        opencv()
     folder = None if images.is_file() else open_unlabelled(images)
+    if folder is None:
+        opencv()
     if first is not None and folder:
         raise FozoError(f"--first is for a video, and {images} is not one; leave it out")
     engine = load_model(model, load)
     frames = None if folder else clean_frames(images, first, engine.spec)
-    mixed = None if blend is None else SourceStatistics.load(blend)
+    mixed = None if blend is None else Statistics.load(blend)
     if mixed is not None:
         mixed.check(engine.spec.fingerprint, engine.spec.name)  # before the images are read, not after
     with closing(Progress()) as progress:
-        batches = read_batches(folder, engine, progress, "calibrating", batch_size=batch_size) if folder else ()
+        batches = read_batches(folder, engine.spec, progress, "calibrating", batch_size=batch_size) if folder else ()
         statistics = measure(engine, (batch.images for batch in batches if len(batch.samples)) if folder else frames)
     images_seen = f"{statistics.images} images"
     if mixed is not None:
@@ -62,10 +64,9 @@ def calibrate(
     with disk_errors(out):
         statistics.save(out)
     print(f"{out}: statistics of {engine.spec.name} over {images_seen}")
-    if monitor is not None:
-        make_reference(
-            make_adapter(engine, statistics), images if frames is None else frames, monitor, sample, corruptions
-        )
+    if reference is not None:
+        made_of = images if frames is None else frames
+        make_reference(make_adapter(engine, statistics), made_of, reference, sample, corruptions)
 
 
 def quantise(
@@ -90,7 +91,7 @@ def quantise(
     clean = open_unlabelled(images)
     engine = load_model(model, load)
     with closing(Progress()) as progress:
-        few = read_batches(clean.take(min(count, len(clean))), engine, progress, "reading")
+        few = read_batches(clean.take(min(count, len(clean))), engine.spec, progress, "reading")
         pixels = np.concatenate([batch.images for batch in few])
         scales = ptq4vit(engine, pixels, bits, metric=metric, progress=partial(progress, "quantising")).scales
     with disk_errors(out):

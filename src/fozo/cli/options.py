@@ -27,6 +27,9 @@ Model = Annotated[
 Clean = Annotated[Path, "Folder of clean images, with or without sub-folders."]
 BatchSize = Annotated[int, "Images in a batch."]
 Guard = Annotated[bool, "Use the plain model while adaptation hurts."]
+Webhook = Annotated[list[str] | None, "Address that every event is sent to, as JSON; may be given often."]
+Mqtt = Annotated[str | None, "Broker that every event is published at, for Home Assistant: mqtt://HOST."]
+SecretFile = Annotated[Path | None, "File with the secret that webhooks are signed with."]
 STATISTICS = "What fozo calibrate wrote."
 
 LOADING: dict[str, tuple[type, str]] = {
@@ -155,8 +158,12 @@ class Progress:
         self._began = self._said = self._since = time.monotonic()
         self._doing = ""
         self._before = 0
+        self.done = 0
+        self.total = 0
 
     def __call__(self, doing: str, done: int, total: int) -> None:
+        self.done = done
+        self.total = total
         now = time.monotonic()
         if self.quiet:
             return

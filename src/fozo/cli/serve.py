@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fozo.cli.options import STATISTICS, Guard, read_options
+from fozo.cli.options import STATISTICS, Guard, Mqtt, SecretFile, Webhook, read_options
 from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError
 
@@ -14,8 +14,10 @@ from fozo.errors import FozoError
 def serve(
     load: LoadOptions,
     model: Annotated[str | None, typer.Argument(help="As elsewhere; or give --config.", show_default=False)] = None,
-    stats: Annotated[Path | None, STATISTICS] = None,
-    reference: Annotated[Path | None, "What fozo calibrate --monitor wrote: reports drift, expected accuracy."] = None,
+    statistics: Annotated[Path | None, STATISTICS] = None,
+    reference: Annotated[
+        Path | None, "What fozo calibrate --reference wrote: reports drift, expected accuracy."
+    ] = None,
     name: Annotated[str | None, "What clients call the model; by default its file's name."] = None,
     config: Annotated[Path | None, "TOML file with models and settings: docs/serving.md."] = None,
     state: Annotated[Path | None, "Folder to keep cameras in."] = None,
@@ -37,13 +39,16 @@ def serve(
     token_file: Annotated[Path | None, "File with the token that clients have to show."] = None,
     allowed_host: Annotated[list[str] | None, "Name that clients use for the server; may be given often."] = None,
     proxy: Annotated[list[str] | None, "Address of a proxy in front; may be given often."] = None,
+    webhook: Webhook = None,
+    mqtt: Mqtt = None,
+    secret_file: SecretFile = None,
     ssl_certfile: Annotated[Path | None, "TLS certificate."] = None,
     ssl_keyfile: Annotated[Path | None, "Its key."] = None,
 ) -> None:
     """Serve a model to many cameras, with one memory for each: Open Inference Protocol v2; a page shows them."""
     try:
         from fozo.serve.board import CameraBoard
-        from fozo.serve.config import ModelConfig, ServeConfig, read_config, read_token
+        from fozo.serve.config import ModelConfig, ServeConfig, read_config, read_secret
         from fozo.serve.run import serve as run
     except ImportError as error:
         raise FozoError(f"the server needs {error.name}; install it with pip install 'fozo[serve]'") from error
@@ -54,11 +59,18 @@ def serve(
         "port": port, "workers": workers, "save_every": save_every, "idle": idle, "anonymous": anonymous,
         "thumbnails": thumbnails or None, "allowed_hosts": tuple(allowed_host or ()), "proxies": tuple(proxy or ()),
         "misfits": "set-aside" if set_aside else "adopt" if adopt else None, "forget_after": forget_after,
-        "token": None if token_file is None else read_token(str(token_file)),
+        "token": None if token_file is None else read_secret(str(token_file)), "webhooks": tuple(webhook or ()),
+        "secret": None if secret_file is None else read_secret(str(secret_file)), "mqtt": mqtt,
     }  # fmt: skip
     given: dict[str, Any] = {key: value for key, value in of_server.items() if value not in (None, ())}
     if config is not None:
-        of_model = {"stats": stats, "reference": reference, "name": name, "method": method, "option": option or None}
+        of_model = {
+            "statistics": statistics,
+            "reference": reference,
+            "name": name,
+            "method": method,
+            "option": option or None,
+        }
         for key, value in {**of_model, "guard": guard or None, **vars(load)}.items():
             if value is not None:
                 raise FozoError(f"--{key.replace('_', '-')} is a model's; write it into {config}")
@@ -67,7 +79,7 @@ def serve(
         assert model is not None
         name = name or Path(model.removeprefix("timm:")).stem
         options = read_options(option or [])
-        made = ModelConfig(name, model, _text(stats), _text(reference), method, options, guard=guard, load=load)
+        made = ModelConfig(name, model, _text(statistics), _text(reference), method, options, guard=guard, load=load)
         settings = ServeConfig((made,), **given)
     run(settings, CameraBoard())
 

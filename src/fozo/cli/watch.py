@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fozo.cli.options import STATISTICS, BatchSize, Guard, Model, load_model
+from fozo.cli.options import STATISTICS, BatchSize, Guard, Model, Mqtt, SecretFile, Webhook, load_model
 from fozo.engines.load import LoadOptions
 from fozo.errors import FozoError, check_counts
 
 SAVE_SECONDS = 60.0  # seconds after which ``--state`` is written again
-REFERENCE = "What fozo calibrate --monitor wrote; made from --clean if it is not there."
-CLEAN = "Clean images, or a video, to make --stats and --reference from; with class folders, also for accuracy."
+REFERENCE = "What fozo calibrate --reference wrote; made from --clean if it is not there."
+CLEAN = "Clean images, or a video, to make --statistics and --reference from; with class folders, also for accuracy."
 FIRST = "Of a video as --clean, the part that is clean: 60s, 5min; all by default."
 STATE = "File to go on from if it is there, written every minute and at the end; holds a frame."
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 def watch(
     model: Model,
-    source: Annotated[str, "Folder of images, video file, or number of a camera."],
+    source: Annotated[str, "Folder of images, video file, rtsp:// or http:// address, or number of a camera."],
     load: LoadOptions,
-    stats: Annotated[Path, STATISTICS + " Made from --clean if it is not there."] = Path("stats.safetensors"),
-    reference: Annotated[Path, REFERENCE] = Path("monitor.safetensors"),
+    statistics: Annotated[Path, STATISTICS + " Made from --clean if it is not there."] = Path("statistics.safetensors"),
+    reference: Annotated[Path, REFERENCE] = Path("reference.safetensors"),
     clean: Annotated[Path | None, CLEAN] = None,
     first: Annotated[str | None, FIRST] = None,
     events: Annotated[Path | None, "File for events and readings, as JSON lines."] = None,
@@ -44,6 +44,9 @@ def watch(
     learn: Annotated[float, "Seconds from the first image that are known to be clean."] = 0.0,
     guard: Guard = False,
     thumbnails: Annotated[bool, "Keep a small picture with each event in --events: they may show people."] = False,
+    webhook: Webhook = None,
+    mqtt: Mqtt = None,
+    secret_file: SecretFile = None,
     batch_size: BatchSize = 8,
 ) -> None:
     """Adapt to a camera; report what drifted, since when, and the expected accuracy."""
@@ -54,8 +57,10 @@ def watch(
     from fozo.cli.folder import clean_frames, frames, make_reference
     from fozo.cli.models import calibrate
     from fozo.data.inputs import sized_pixels
-    from fozo.io import check_output, disk_errors, open_output
-    from fozo.monitor import Guarded, Monitor, MonitorReference
+    from fozo.data.videos import shown
+    from fozo.io import check_output, disk_errors, open_output, read_text
+    from fozo.io.notices import Notices
+    from fozo.monitor import Guarded, Monitor, Reference
     from fozo.public import adapter as make_adapter
 
     check_counts(batch_size=batch_size)
@@ -63,24 +68,28 @@ def watch(
         raise FozoError("thumbnails are written to the events file; give its name as --events")
     for path in filter(None, (events, state)):
         check_output(path)
+    secret = b"" if secret_file is None else read_text(secret_file).strip().encode()
+    notices = Notices.open(webhook or (), mqtt, secret)
     pictures = frames(source, follow=follow)
-    missing = [path for path in (stats, reference) if not path.exists()]
+    missing = [path for path in (statistics, reference) if not path.exists()]
     if missing and clean is None:
         what = "monitor reference" if missing[0] == reference else "file of statistics"
         raise FozoError(
             f"there is no {what} {missing[0]}; give clean images or a video as --clean to make it, or make it with "
-            f"fozo calibrate --monitor"
+            f"fozo calibrate --reference"
         )
-    if stats in missing and clean is not None:
-        calibrate(model, clean, load, out=stats, monitor=reference if reference in missing else None, first=first)
+    if statistics in missing and clean is not None:
+        calibrate(
+            model, clean, load, out=statistics, reference=reference if reference in missing else None, first=first
+        )
     engine = load_model(model, load)
-    adapter = make_adapter(engine, stats)
+    adapter = make_adapter(engine, statistics)
     if missing == [reference] and clean is not None:
         make_reference(adapter, clean_frames(clean, first, engine.spec) if clean.is_file() else clean, reference)
     now = np.zeros(1)  # times of the images of a batch
     raised: list[Event] = []
     monitor = Monitor(
-        MonitorReference.load(reference), false_alarms=false_alarms, shadow=shadow, thumbnails=thumbnails,
+        Reference.load(reference), false_alarms=false_alarms, shadow=shadow, thumbnails=thumbnails,
         on_event=raised.append, clock=lambda: now, learn=learn,
     )  # fmt: skip
     predictor: Method[Any, Any] = Guarded(adapter, monitor) if guard else adapter
@@ -97,7 +106,7 @@ def watch(
     saved = time.monotonic()
     console = Console()
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
-    with open_output(events) if events is not None else nullcontext() as file, live or nullcontext():
+    with closing(notices), open_output(events) if events is not None else nullcontext() as file, live or nullcontext():
         try:
             for batch in batches(pictures, batch_size):
                 now = np.array([frame.time for frame in batch])
@@ -107,6 +116,8 @@ def watch(
                 lines = [{"type": "event", **asdict(event)} for event in raised]
                 for event in raised if live is None else ():
                     print(f"image {event.image:,}: {event.name}: {event.text}", flush=True)
+                for event in raised:
+                    notices.send(Path(model).stem, shown(source), event.as_dict())
                 raised.clear()
                 if file is not None:
                     lines.append(reading(monitor.status, batch[-1].time))
@@ -114,7 +125,7 @@ def watch(
                     with disk_errors(Path(str(events))):
                         file.write(text.encode())
                 if live is not None:
-                    live.update(view(monitor, source), refresh=True)
+                    live.update(view(monitor, shown(source)), refresh=True)
                 if time.monotonic() - saved > SAVE_SECONDS:
                     saved = save()
         finally:

@@ -62,7 +62,7 @@ class ContentBasis(State):
         """Refuse contents on other directions: their numbers mean something else."""
         same = self.directions.shape == other.directions.shape
         if not same or not np.allclose(self.directions, other.directions, atol=1e-6):
-            raise FozoError("these source statistics were made with different heads of one model; collect them again")
+            raise FozoError("these statistics were made with different heads of one model; collect them again")
 
 
 def contents(logits: Floats, vectors: Array) -> Array:
@@ -157,7 +157,7 @@ def _shrinkage(eigenvalues: Array, explained: Mapping[str, Array], features: int
     penalty of all features' sums of squares, and the rest what no direction explains. ``tr H`` counts the mean too.
     """
     shrinkage = np.zeros(len(eigenvalues))
-    by_direction = sum((part.sum(axis=tuple(range(1, part.ndim))) for part in explained.values()), shrinkage)
+    by_direction = sum((share.sum(axis=tuple(range(1, share.ndim))) for share in explained.values()), shrinkage)
     rest = features - by_direction.sum()
     if rest < 1e-9 * features:  # as many directions as images: this is rounding
         rest = 0.0

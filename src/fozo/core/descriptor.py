@@ -123,20 +123,20 @@ class Spectra:
         gains = gains * self._per_length
 
         def work(first: int) -> None:
-            part = coefficients[first : first + self._together]
-            np.multiply(part, gains, out=part)
-            mixed = idctn(part, type=2, norm="ortho", axes=(2, 3), overwrite_x=True)
+            block = coefficients[first : first + self._together]
+            np.multiply(block, gains, out=block)
+            mixed = idctn(block, type=2, norm="ortho", axes=(2, 3), overwrite_x=True)
             if self.channels == 3:  # the inverse is the transpose, as all are divided by their squared lengths
                 brightness, one, other = mixed.swapaxes(0, 1)
                 blue = -2 * other
                 blue += brightness
                 brightness += other
                 np.subtract(brightness, one, out=other)
-                np.add(brightness, one, out=part[:, 0])
-                part[:, 1] = other
-                part[:, 2] = blue
-            elif not np.may_share_memory(mixed, part):
-                part[...] = mixed
+                np.add(brightness, one, out=block[:, 0])
+                block[:, 1] = other
+                block[:, 2] = blue
+            elif not np.may_share_memory(mixed, block):
+                block[...] = mixed
 
         threads.each(work, range(0, len(coefficients), self._together))
         return coefficients

@@ -22,7 +22,7 @@ from fozo.types import Array, Spec, short
 
 
 @dataclass(frozen=True)
-class SourceStatistics(Measured):
+class Statistics(Measured):
     """What the plain model's activations look like on clean data.
 
     All are over images. ``cls``, ``features`` ``[L, d]``, ``pooled`` ``[h]`` and ``patch_mean`` ``[L, d]`` are named
@@ -33,8 +33,8 @@ class SourceStatistics(Measured):
     A black box shows no tokens: its statistics are those of :meth:`of_images`, all parts but ``descriptor`` are empty.
 
     Examples:
-        >>> source.blend(fozo.calibrate(model, "camera/clean"))  # of many mixed images and a few of one camera
-        <SourceStatistics of vit-fashion (3e4973ae8e70): 4096 images>
+        >>> statistics.blend(fozo.calibrate(model, "camera/clean"))  # of many mixed images and a few of one camera
+        <Statistics of vit-fashion (3e4973ae8e70): 4096 images>
     """
 
     fingerprint: str
@@ -61,7 +61,7 @@ class SourceStatistics(Measured):
     def __post_init__(self) -> None:
         """Refuse parts of different images or models."""
         parts = {name: getattr(self, name) for name in self.PARTS}
-        if {part.count for part in parts.values()} != {self.content.count}:
+        if {moments.count for moments in parts.values()} != {self.content.count}:
             raise ValueError("their parts are of different numbers of images")
         if len({parts[name].mean.shape for name in self.TOKENS}) != 1:
             raise ValueError("their tokens are of different models")
@@ -80,7 +80,7 @@ class SourceStatistics(Measured):
         descriptors: Array,
         inputs: InputRange | None = None,
         noise: float | None = None,
-    ) -> SourceStatistics:
+    ) -> Statistics:
         """Statistics of a model that shows nothing of its inside, from the images' descriptors ``[B, f]`` alone."""
         count = len(descriptors)
         layers = np.zeros((0, 0))
@@ -95,7 +95,7 @@ class SourceStatistics(Measured):
     def images(self) -> int:
         return self.descriptor.count
 
-    def merge(self, other: SourceStatistics) -> SourceStatistics:
+    def merge(self, other: Statistics) -> Statistics:
         """Statistics of both image collections together, for collecting in parallel or in instalments."""
         other.check(self.fingerprint, self.model)
         pairs = {name: (getattr(self, name), getattr(other, name)) for name in self.PARTS}
@@ -110,7 +110,7 @@ class SourceStatistics(Measured):
         if self.noise is not None and other.noise is not None:
             share = other.images / (self.images + other.images)
             noise = (1 - share) * self.noise + share * other.noise
-        return SourceStatistics(
+        return Statistics(
             self.fingerprint, content=content, model=self.model, inputs=inputs, patch_moments=patch_moments,
             noise=noise, **parts,
         )  # fmt: skip
@@ -119,7 +119,7 @@ class SourceStatistics(Measured):
         """Learn how the activations follow from what an image shows."""
         return ContentRegression(self.content, {name: getattr(self, name) for name in self.CONDITIONED})
 
-    def blend(self, own: SourceStatistics) -> SourceStatistics:
+    def blend(self, own: Statistics) -> Statistics:
         """Statistics for one camera, from these of many mixed images and ``own`` ones of a few of its clean images.
 
         The camera's averages start from what mixed images of the same content have, and are moved towards its own: by
@@ -152,7 +152,7 @@ class SourceStatistics(Measured):
     def __repr__(self) -> str:
         normalisation = None if self.inputs is None else self.inputs.inferred()
         how = "" if normalisation is None else f", {name_of(normalisation)}"
-        return f"<SourceStatistics of {self.model or 'a model'} ({short(self.fingerprint)}): {self.images} images{how}>"
+        return f"<Statistics of {self.model or 'a model'} ({short(self.fingerprint)}): {self.images} images{how}>"
 
     def check(self, fingerprint: str, model: str, spec: Spec | None = None) -> None:
         """Refuse to serve a model other than the one these statistics were collected from.
@@ -162,7 +162,7 @@ class SourceStatistics(Measured):
         again = "collect them again with this model"
         if fingerprint != self.fingerprint:
             raise FozoError(
-                f"these source statistics are of {self.model or 'another model'} ({short(self.fingerprint)}), not of "
+                f"these statistics are of {self.model or 'another model'} ({short(self.fingerprint)}), not of "
                 f"{model} ({short(fingerprint)}); {again}"
             )
         if spec is None:
@@ -172,13 +172,13 @@ class SourceStatistics(Measured):
         features = spec.channels * (1 + half_octaves(*spec.image_size))
         if self.inputs is not None and self.inputs.low.size != spec.channels:
             raise FozoError(
-                f"these source statistics are of images of {self.inputs.low.size} channels, where {spec.name} reads "
+                f"these statistics are of images of {self.inputs.low.size} channels, where {spec.name} reads "
                 f"{spec.channels}; collect them again with this model"
             )
-        own = (self.cls.mean.shape, self.pooled.mean.shape, self.descriptor.mean.shape)
-        if own != ((spec.depth, spec.dim), (spec.head_width,), (features,)):
+        shapes = (self.cls.mean.shape, self.pooled.mean.shape, self.descriptor.mean.shape)
+        if shapes != ((spec.depth, spec.dim), (spec.head_width,), (features,)):
             raise FozoError(
-                f"these source statistics are of {list(own[0])} tokens, {own[1][0]} pooled and {own[2][0]} image "
+                f"these statistics are of {list(shapes[0])} tokens, {shapes[1][0]} pooled and {shapes[2][0]} image "
                 f"features, where {spec.name} has {[spec.depth, spec.dim]}, {spec.head_width} and {features}; collect "
                 f"them again with this model"
             )

@@ -14,13 +14,18 @@ A blur empties directions of S, and T would amplify what is left of them without
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from fozo.core.descriptor import Single
 from fozo.state import State
 from fozo.types import Array, Floats
 
+T = TypeVar("T", bound=np.floating)
+Indices = npt.NDArray[np.intp]
 MAX_EIGENVALUE = 2.0
 LEAST_EIGENVALUE = 1e-9  # of a product of covariances; less is rounding
 
@@ -43,7 +48,30 @@ def transport(root: Array, covariance: Array) -> Array:
 def displacement(transported: Array, covariance: Array) -> float:
     """D of a map T and a covariance S."""
     moved = transported - np.eye(len(transported))
-    return float(np.einsum("ij,jk,ki->", moved, covariance, moved, optimize=True) / np.trace(covariance))
+    return float(np.vdot(moved @ covariance, moved) / np.trace(covariance))
+
+
+@lru_cache(maxsize=8)
+def triangle(width: int) -> tuple[Indices, Indices]:
+    """Where the upper triangle is in a flat ``d x d`` matrix, and in that triangle each element of the matrix."""
+    rows, columns = np.triu_indices(width)
+    positions = np.zeros((width, width), np.intp)
+    positions[rows, columns] = np.arange(len(rows))
+    positions.T[rows, columns] = np.arange(len(rows))
+    return rows * width + columns, positions
+
+
+def packed(matrices: npt.NDArray[T]) -> npt.NDArray[T]:
+    """Upper triangles of symmetric matrices: ``[..., d, d] -> [..., d (d + 1) / 2]``."""
+    width = matrices.shape[-1]
+    (flat, _) = triangle(width)
+    return np.take(matrices.reshape(*matrices.shape[:-2], width * width), flat, axis=-1)
+
+
+def unpacked(triangles: npt.NDArray[T], width: int) -> npt.NDArray[T]:
+    """The symmetric matrices again."""
+    (_, positions) = triangle(width)
+    return np.take(triangles, positions, axis=-1)
 
 
 def pooled_moments(moments: Floats) -> tuple[Array, Array]:
@@ -55,7 +83,7 @@ def pooled_moments(moments: Floats) -> tuple[Array, Array]:
     mean = means.mean(axis=0)
     centred = means - mean
     between = np.einsum("bad,bae->ade", centred, centred) / len(means)
-    within = moments[:, :, 1:].mean(axis=0, dtype=np.float64)
+    within: Floats = moments[:, :, 1:].mean(axis=0)
     return mean, within + between
 
 

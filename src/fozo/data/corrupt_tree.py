@@ -10,8 +10,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -21,14 +19,25 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fozo.data.corruptions import EXTRA_KINDS, KINDS, SMALLEST_SIDE, check_kind, check_severity, corrupt, frost_source
+from fozo import cluster
+from fozo.data.corruptions import (
+    ALL_KINDS,
+    EXTRA_KINDS,
+    KINDS,
+    SMALLEST_SIDE,
+    UNSEEN_KINDS,
+    check_kind,
+    check_severity,
+    corrupt,
+    frost_source,
+)
 from fozo.data.images import MAX_PIXELS, RESIZE_RATIO, covered
 from fozo.data.sets.base import CLEAN, Domain, ImageSet, with_size
 from fozo.data.sets.folder import RECORD, Tree, read_record, unlabelled
 from fozo.data.streams import Corrupting, corrupted_name, describe_preparation
 from fozo.errors import FozoError, check_counts
 from fozo.io import atomic_write, disk_errors, write_json
-from fozo.io.system import installed_version, usable_cpus, worker_pool
+from fozo.io.system import installed_version, usable_cpus
 
 QUALITY = 85
 
@@ -47,8 +56,8 @@ class Outcome:
 
 
 def parse_kinds(text: str) -> tuple[str, ...]:
-    """Read ``all``, ``all+extra`` or a comma-separated list of corruptions."""
-    named = {"all": KINDS, "all+extra": KINDS + EXTRA_KINDS}
+    """Read ``all``, ``all+extra``, ``unseen`` or a comma-separated list of corruptions."""
+    named = {"all": KINDS, "all+extra": KINDS + EXTRA_KINDS, "unseen": UNSEEN_KINDS}
     kinds = named.get(text.strip()) or tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     for kind in kinds:
         check_kind(kind)
@@ -108,16 +117,14 @@ def corrupt_tree(
     sources = (Corrupting(replace(clean, samples=(sample,)), size, seed) for sample in clean.samples)
     work = partial(_corrupt_image, out, domains)
     total = Outcome()
-    try:
-        with worker_pool(min(workers, len(clean)), patient=True) if workers > 1 else nullcontext() as pool:
-            outcomes = map(work, sources) if pool is None else pool.map(work, sources)
-            for done, outcome in enumerate(outcomes, start=1):
-                total += outcome
-                progress(done, len(clean))
-    except BrokenProcessPool as error:
-        raise FozoError("a worker process died, perhaps for lack of memory; run again with fewer workers") from error
+    processes = min(workers, len(clean)) if workers > 1 else None
+    for done, (_, outcome) in enumerate(cluster.run(work, sources, workers=processes), start=1):
+        if isinstance(outcome, Exception):
+            raise outcome
+        total += outcome
+        progress(done, len(clean))
     write_json(out / RECORD, {**record, "unreadable": len(total.unreadable)})
-    return total
+    return replace(total, unreadable=tuple(sorted(total.unreadable)))
 
 
 def find_images(root: Path) -> ImageSet:
@@ -167,7 +174,7 @@ def _open_record(out: Path, domains: Sequence[Domain], source: Corrupting) -> di
 
     kinds = {domain.kind for domain in domains}
     record: dict[str, Any] = {
-        "kinds": joined("kinds", KINDS + EXTRA_KINDS, kinds),
+        "kinds": joined("kinds", ALL_KINDS, kinds),
         "severities": joined("severities", range(1, 6), {domain.severity for domain in domains}),
         "size": source.size,
         "preparation": describe_preparation(source.images, source.size),

@@ -16,7 +16,7 @@ TUNING = ("birds", "fish", "insects", "primates", "vehicles", "clothing")  # str
 
 def parse(text: str) -> tuple[int, ...]:
     """Read single numbers and ranges with both ends, such as ``7-24, 80``."""
-    ranges = ([int(end) for end in part.split("-")] for part in text.split(","))
+    ranges = ([int(end) for end in span.split("-")] for span in text.split(","))
     return tuple(number for ends in ranges for number in range(ends[0], ends[-1] + 1))
 
 

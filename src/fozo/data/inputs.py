@@ -55,7 +55,9 @@ def as_batch(images: object, spec: Spec, clean: InputRange | None = None) -> Ima
     Where the mean and std of the model are unknown, pixels are normalised as the ``clean`` images were, where that is
     known; those of a black box are left in [0, 1] otherwise.
     """
-    array: Any = images if isinstance(images, np.ndarray) else _as_array(_unwrapped(images), spec)
+    array: Any = images if isinstance(images, np.ndarray) else _as_array(unwrapped(images), spec)
+    if np.ma.is_masked(array):
+        raise FozoError("the images have masked pixels; fill them (images.filled(0)), or leave those images out")
     if str(array.dtype) in BYTES:
         return _from_pixels(array, _normalising(spec, clean))
     return cast("Images", array[None] if array.ndim == 3 else array)
@@ -87,7 +89,7 @@ def batches(source: object, spec: Spec) -> Iterator[Images]:
         source = open_clean(source, spec)
     axes = list(map(_axes, source)) if isinstance(source, (list, tuple)) else []
     if isinstance(source, Mapping) or (len(axes) > 1 and axes[0] == 4 and 4 not in axes[1:]):
-        source = _unwrapped(source)
+        source = unwrapped(source)
     if is_array(source):
         if source.ndim < 4:
             raise FozoError(f"one array of shape {list(source.shape)} is not a set of images; give [N, C, H, W]")
@@ -127,7 +129,7 @@ def open_clean(path: str | os.PathLike[str], spec: Spec, *, labelled: bool = Fal
 
 def as_pixels(images: object, spec: Spec) -> npt.NDArray[np.uint8]:
     """Turn a list or an array of pictures into ``uint8 [N, height, width, channels]`` at the model's size."""
-    array = _as_array(_unwrapped(images), spec)
+    array = _as_array(unwrapped(images), spec)
     if str(array.dtype) not in BYTES:
         raise FozoError(f"{_describe(images)} has {array.dtype} where pixels are needed; give uint8 or PIL images")
     return sized_pixels(list(channels_last(_to_numpy(array), spec)), spec)
@@ -136,7 +138,7 @@ def as_pixels(images: object, spec: Spec) -> npt.NDArray[np.uint8]:
 def _gathered(source: Iterable[object], spec: Spec) -> Iterator[Images]:
     single: list[object] = []
     for item in source:
-        item = _unwrapped(item)
+        item = unwrapped(item)
         if _axes(item) != 3:
             yield as_batch(item, spec)
             continue
@@ -154,17 +156,17 @@ def is_array(value: object) -> TypeGuard[Any]:
     return isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor))
 
 
-def _is_picture(value: object) -> bool:
+def is_picture(value: object) -> bool:
     pillow = sys.modules.get("PIL.Image")
     return pillow is not None and isinstance(value, pillow.Image)
 
 
 def _axes(value: object) -> int:
     """The number of axes of an array, 3 for a PIL image, 0 for what is neither."""
-    return value.ndim if is_array(value) else 3 * _is_picture(value)
+    return value.ndim if is_array(value) else 3 * is_picture(value)
 
 
-def _unwrapped(value: object) -> object:
+def unwrapped(value: object) -> object:
     """Take the images out of dictionaries and of ``(images, labels)``.
 
     ==========================================  ======================================================================
@@ -183,11 +185,11 @@ def _unwrapped(value: object) -> object:
         if not keys:
             names = ", ".join(map(repr, list(value)[:5])) or "nothing"
             raise FozoError(f"a batch has {names}, and no 'pixel_values' or 'images'; give its images alone")
-        return _unwrapped(value[keys[0]])
+        return unwrapped(value[keys[0]])
     if not isinstance(value, (list, tuple)) or not value:
         return value
     if isinstance(value[0], Mapping):
-        return [_unwrapped(item) for item in value]
+        return [unwrapped(item) for item in value]
     first, *rest = map(_axes, value)
     if first == 4 and 4 in rest:
         raise FozoError(f"a list of {len(value)} batches was given where one is read; give them one at a time")
@@ -198,13 +200,13 @@ def _as_array(images: Any, spec: Spec) -> Any:  # noqa: ANN401 - NumPy's or torc
     """Make one array or tensor of a PIL image or a sequence of images; an array is returned as it is."""
     if is_array(images):
         return images
-    if _is_picture(images):
+    if is_picture(images):
         images = [images]
     if isinstance(images, (str, bytes, os.PathLike)) or not isinstance(images, Sequence):
         raise _refusal(images, spec)
     if not len(images):
         raise FozoError("the batch has no images; give at least one")
-    if all(map(_is_picture, images)):
+    if all(map(is_picture, images)):
         from fozo.data.images import picture_pixels
 
         return sized_pixels([picture_pixels(image, f"image {i} of the batch") for i, image in enumerate(images)], spec)

@@ -74,6 +74,17 @@ class Continual(Level):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sorted(Level):
+    """As continual, but sorted by class: of ImageNet's classes, those that follow each other are alike."""
+
+    name: ClassVar[str] = "sorted"
+
+    def order(self, labels: Positions, seed: int, number: int) -> Positions:
+        random = super().order(labels, seed, number)
+        return random[np.argsort(labels[random], kind="stable")]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Episodic(Continual):
     """As continual, but methods are reset at the beginning of each domain."""
 
@@ -104,6 +115,18 @@ class Mixed(Level):
 
     def segments(self) -> tuple[Segment, ...]:
         return (Segment(tuple(segment.domains[0] for segment in super().segments())),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Day(Level):
+    """Stretches of clean images, and after each of them one of all kinds mixed, ``rounds`` times in all."""
+
+    name: ClassVar[str] = "day"
+    rounds: int = 8
+
+    def segments(self) -> tuple[Segment, ...]:
+        mixed = Segment(tuple(segment.domains[0] for segment in super().segments()))
+        return (Segment((CLEAN,)), mixed) * self.rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,5 +179,5 @@ class Correlated(Level):
 
 
 SCENARIOS: dict[str, type[Scenario]] = {
-    scenario.name: scenario for scenario in (Continual, Episodic, Mixed, Gradual, Correlated, Recurring)
+    scenario.name: scenario for scenario in (Continual, Episodic, Sorted, Mixed, Gradual, Correlated, Recurring, Day)
 }

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from fozo.core.noise import check_seed
 from fozo.data.classes import match_classes
-from fozo.data.corruptions import EXTRA_KINDS, KINDS, corrupt, frost_source
+from fozo.data.corruptions import ALL_KINDS, corrupt, frost_source
 from fozo.data.images import Pixels, Size, covered, fit, luminance, resize_crop, sides
 from fozo.data.scenarios import SCENARIOS, Continual, Positions, Scenario
 from fozo.data.sets.base import CLEAN, Domain, ImageSet
@@ -346,7 +346,7 @@ class Corrupting:
     seed: int = 0
     channels: int = 3
     folder: Path | None = None
-    domains: ClassVar = (CLEAN, *(Domain(kind, level) for kind in (*KINDS, *EXTRA_KINDS) for level in range(1, 6)))
+    domains: ClassVar = (CLEAN, *(Domain(kind, level) for kind in ALL_KINDS for level in range(1, 6)))
 
     def load(self, domain: Domain, index: int) -> Pixels:
         if self.folder is None:

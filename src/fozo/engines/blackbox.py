@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 
 from fozo.core.normalisation import check_images
-from fozo.engines.base import EngineBase
+from fozo.engines.base import EngineBase, foreign
 from fozo.engines.onnx.schema import graph_hash
 from fozo.errors import FozoError
 from fozo.types import NO_KNOBS, Affine, Batch, Floats, Images, Knobs, Spec, Tap, Taps, Threads
@@ -97,7 +97,7 @@ class BlackBoxEngine(EngineBase):
     def answer(self, batch: Batch) -> object:
         """Call the model on images and give back what it returned."""
         if not isinstance(batch, BlackBatch) or tuple(batch.given.shape[1:]) != self.spec.image_shape:
-            raise FozoError(f"this batch ({type(batch).__name__}) is another engine's; check the images with this one")
+            raise foreign(batch)
         given: Any = batch.given
         torch = sys.modules.get("torch")
         if self.takes == "torch" and torch is not None:
@@ -127,8 +127,8 @@ class BlackBoxEngine(EngineBase):
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         """Run the model, which has logits and nothing else to report."""
         other = [tap.value for tap in taps if tap is not Tap.LOGITS]
-        turned = any(knob is not None for knob in vars(knobs).values())
-        if other or turned:
+        has_knobs = any(knob is not None for knob in vars(knobs).values())
+        if other or has_knobs:
             what = f"{other[0]!r} cannot be read" if other else "its tokens cannot be moved"
             raise FozoError(
                 f"{self.spec.name} is a black box, so {what}; use a method that needs only images or logits"
@@ -187,7 +187,7 @@ def black_box(
         raise FozoError(f"channels is {channels!r}; give a number of them, 'rgb' or 'bgr'")
     reverse = channels == "bgr"
     channels = channels if isinstance(channels, int) else 3
-    size = (image_size, image_size) if isinstance(image_size, int) else image_size
+    size = both_sides(image_size)
     if size is not None and (len(size) != 2 or min(size) < 1):
         raise FozoError(f"image_size must be one or two numbers of pixels, not {image_size!r}")
     if threads is not None and not isinstance(model, (str, os.PathLike)):
@@ -239,6 +239,11 @@ def black_box(
     return engine
 
 
+def both_sides(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    """Height and width, of one number for both."""
+    return (size, size) if isinstance(size, int) else size
+
+
 def per_channel(value: tuple[float, ...] | float | None, channels: int) -> tuple[float, ...] | None:
     """A mean or std for each channel, of one for all or one for each."""
     if value is None:
@@ -261,8 +266,8 @@ def _module_fingerprint(model: torch.nn.Module) -> str:
             whole = plain.detach().to("cpu", torch.float32 if plain.is_floating_point() else None)
             digest.update(whole.contiguous().reshape(-1).view(torch.uint8).numpy().data)
         elif isinstance(value, (tuple, list)):  # packed parameters of quantised layers
-            for each in value:
-                add(each)
+            for item in value:
+                add(item)
         else:
             digest.update(repr(value).encode())
 

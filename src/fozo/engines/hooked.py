@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from fozo.core.normalisation import check_images
-from fozo.engines.base import EngineBase
+from fozo.engines.base import HeadEngine, foreign
 from fozo.engines.blackbox import BlackBatch, black_box, to_numpy
-from fozo.engines.tokens import LEAST_CHANGE, NoTokensError, find_layout
+from fozo.engines.tokens import LEAST_CHANGE, NoTokensError, check_reach, find_layout
 from fozo.engines.torch_engine import CPU_TOKENS, GPU_TOKENS, sampled_moments
 from fozo.errors import FozoError
 from fozo.types import (
@@ -33,7 +33,6 @@ from fozo.types import (
     ForkSafeLock,
     Images,
     Knobs,
-    Move,
     Spec,
     Tap,
     Taps,
@@ -84,9 +83,9 @@ class Pass:
         if block in self.aligned:
             self.record(Tap.PATCH_MOMENTS, sampled_moments(patches, block))
             if self.matrices is not None:
-                tokens[:, self.prefix :] = patches @ self.matrices[:, block - self.aligned.start]
-        for part, scale, shift in self.moves:
-            tokens[:, part] = tokens[:, part] * scale[:, block, None] + shift[:, block, None]
+                tokens[:, self.prefix :] = patches @ self.matrices[:, self.aligned.index(block)]
+        for which, scale, shift in self.moves:
+            tokens[:, which] = tokens[:, which] * scale[:, block, None] + shift[:, block, None]
         return tokens
 
     def record(self, tap: Tap, value: Tensor) -> None:
@@ -94,7 +93,7 @@ class Pass:
             self.taps[tap].append(value)
 
 
-class HookedEngine(EngineBase):
+class HookedEngine(HeadEngine):
     """Runs a torch module as it is, and moves and reads its tokens by hooks. :func:`hooked` makes one."""
 
     abilities = frozenset({"tokens", "matrices"})
@@ -115,16 +114,6 @@ class HookedEngine(EngineBase):
         bias = np.zeros(spec.classes, np.float32) if parts.head.bias is None else to_numpy(parts.head.bias)
         self._head = Affine(np.ascontiguousarray(to_numpy(weight).T), bias)
 
-    def head(self) -> Affine:
-        return self._head
-
-    def restricted(self, classes: Sequence[int]) -> HookedEngine:
-        """Keep only some classes of the head."""
-        self.spec = self.spec.restricted(classes)
-        rows = list(classes)
-        self._head = Affine(np.ascontiguousarray(self._head.weight[:, rows]), self._head.bias[rows])
-        return self
-
     def check(self, images: Images) -> BlackBatch:
         check_images(images, self.spec, self._warned)
         return BlackBatch(images)
@@ -133,7 +122,7 @@ class HookedEngine(EngineBase):
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         spec = self.spec
         if not isinstance(batch, BlackBatch) or tuple(batch.given.shape[1:]) != spec.image_shape:
-            raise FozoError(f"this batch ({type(batch).__name__}) is another engine's; check the images with this one")
+            raise foreign(batch)
         count = len(batch)
         candidates = knobs.check(spec, count)
         if knobs.prompts is not None:
@@ -144,16 +133,16 @@ class HookedEngine(EngineBase):
         given: Any = batch.given
         images = torch.as_tensor(given).to(self.device, self.dtype)
         moves = []
-        for move, part in ((knobs.cls, slice(0, int(spec.class_token))), (knobs.patches, slice(self.prefix, None))):
+        for move, which in ((knobs.cls, slice(0, int(spec.class_token))), (knobs.patches, slice(self.prefix, None))):
             if move is not None:
                 scale, shift = (self._by_row(array, candidates, count) for array in (move.scale, move.shift))
-                moves.append((part, scale, shift))
+                moves.append((which, scale, shift))
         matrices = None if knobs.matrices is None else self._by_row(knobs.matrices, candidates, count)
         chunks: dict[Tap, list[Floats]] = {}
         for start in range(0, rows, self.chunk):
             some = range(start, min(start + self.chunk, rows))
             chosen = slice(some.start, some.stop)
-            cut = [(part, scale[chosen], shift[chosen]) for part, scale, shift in moves]
+            cut = [(which, scale[chosen], shift[chosen]) for which, scale, shift in moves]
             now = Pass(
                 cut,
                 None if matrices is None else matrices[chosen],
@@ -369,18 +358,8 @@ def _parts(module: nn.Module, image: Tensor) -> tuple[Parts, Tensor]:
 
 def _prove(engine: HookedEngine, image: Floats, logits: Floats) -> None:
     """Raise :class:`NoTokensError` unless the head gives the logits, and moves reach exactly the blocks after them."""
-    spec = engine.spec
     batch = engine.check(image)
     taps = engine.run(batch, taps=taps_of(engine))
     if not np.abs(taps[Tap.LOGITS][0] - logits).max() <= TOLERANCE * np.abs(logits).max():
         raise NoTokensError("its head does not give its logits")
-    numbers = np.random.Generator(np.random.Philox(4))
-    shift = np.zeros((spec.depth, 1, spec.depth, spec.dim), np.float32)
-    for block in range(spec.depth):
-        deviation = np.sqrt(taps[Tap.PATCH_VARIANCE][0, 0, block].mean())
-        shift[block, 0, block] = deviation * numbers.standard_normal(spec.dim)
-    moved = engine.run(batch, Knobs(patches=Move(np.ones_like(shift), shift)), (Tap.PATCH_MEAN,))[Tap.PATCH_MEAN]
-    difference = np.abs(moved - taps[Tap.PATCH_MEAN])[:, 0].max(axis=-1)
-    reached = difference > LEAST_CHANGE * np.sqrt(taps[Tap.PATCH_VARIANCE][0, 0].mean(axis=-1))
-    if not np.array_equal(reached, np.triu(np.ones((spec.depth, spec.depth), bool), 1)):
-        raise NoTokensError("a move does not reach exactly the blocks after it")
+    check_reach(engine, batch, taps)

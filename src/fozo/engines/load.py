@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from fozo.engines.blackbox import BlackBoxEngine, CallableModel, black_box, per_channel
+from fozo.engines.base import HeadEngine
+from fozo.engines.blackbox import BlackBoxEngine, CallableModel, black_box, both_sides, per_channel
 from fozo.engines.onnx.schema import ForeignModelError
 from fozo.engines.tokens import NoTokensError
 from fozo.errors import FozoError
@@ -30,6 +31,7 @@ TIMM = "timm:"
 DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")
 NO_ONNX = "the onnx package, which finds the tokens in it, is not installed: pip install 'fozo[export]'"
 OTHER_KINDS = ("use it as a black box", "use timm's names")  # what refusals of modules that are no plain ViT advise
+H = TypeVar("H", bound=HeadEngine)
 Model: TypeAlias = "Engine | torch.nn.Module | CallableModel | str | os.PathLike[str]"  # What :func:`load_engine` takes
 
 
@@ -64,7 +66,8 @@ class LoadOptions:
     """``"cpu"``, ``"cuda"``, ...; by default where the model is."""
     dtype: str | None = None
     """Precision of a torch model: ``"bfloat16"``, ``"float16"``, ``"float32"`` or ``"float64"``; by default its own.
-    ``"auto"`` measures whether bfloat16 or float32 is faster here. What is learnt and measured keeps full precision."""
+    OpenVINO takes all but the last, and float32 by default. ``"auto"`` measures once for each machine and model whether
+    bfloat16 or float32 is faster. What is learnt and measured keeps full precision."""
     chunk: int | None = None
     """How many images go through the blocks together; bounds memory. The default measures well."""
     threads: int | None = None
@@ -104,6 +107,8 @@ def load_engine(model: Model, options: LoadOptions | None = None, **changes: obj
     if unknown:
         raise FozoError(f"load_engine has no option {unknown[0]!r}; its options are {', '.join(known)}")
     options = replace(options or LoadOptions(), **changes)  # type: ignore[arg-type]
+    if options.dtype not in (None, *DTYPES):
+        raise FozoError(f"dtype must be one of {', '.join(DTYPES)}, not {options.dtype!r}")
     if isinstance(model, Engine):
         options.refuse(known, "this is an engine already; give it when the engine is made")
         return model
@@ -162,9 +167,7 @@ def adopted(path: Path, options: LoadOptions) -> Adopted:
         raise NoTokensError(f"{NO_ONNX}; or adopt it elsewhere: fozo adopt {path.name} -o OUT.onnx") from error
     from fozo.engines.onnx.runtimes import model_path
 
-    wanted = options.image_size
-    if isinstance(wanted, int):
-        wanted = (wanted, wanted)
+    wanted = both_sides(options.image_size)
     graph = adopt(model_path(path), wanted, reverse=options.channels == "bgr")
     size = graph.spec.image_size
     if wanted not in (None, size):
@@ -231,19 +234,29 @@ def _load_graph(path: str | os.PathLike[str], options: LoadOptions) -> GraphEngi
     known = {None: OnnxEngine, "onnxruntime": OnnxEngine, "openvino": OpenvinoEngine}
     if options.runtime not in known:
         raise FozoError(f"runtime must be 'onnxruntime' or 'openvino', not {options.runtime!r}")
-    engine: GraphEngine = known[options.runtime](path, threads=options.threads, chunk=options.chunk)
+    size = {"threads": options.threads, "chunk": options.chunk}
+    if options.dtype is not None and options.runtime == "openvino":
+        engine: GraphEngine = OpenvinoEngine(path, dtype=options.dtype, **size)
+        options = replace(options, dtype=None)
+    else:
+        engine = known[options.runtime](path, **size)
     # After opening: a file of another program has been refused above, and takes image_size.
     fixed = ("architecture", "heads", "image_size", "channels", "device", "dtype", "scales")
     options.refuse(fixed, f"{os.fspath(path)} is an exported model; choose it when exporting")
+    return _adjusted(engine, options)
+
+
+def _adjusted(engine: H, options: LoadOptions) -> H:
+    """Give an engine what the user says of its model."""
     mean, std = (per_channel(value, engine.spec.channels) for value in (options.mean, options.std))
     labels = None if options.labels is None else tuple(options.labels)
-    return engine.adjust(options.classes, mean=mean, std=std, labels=labels)
+    return engine.adjust(options.classes, name=options.architecture, mean=mean, std=std, labels=labels)
 
 
 def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOptions) -> Engine:
     import torch
 
-    from fozo.engines.torch_engine import TorchEngine, faster_dtype
+    from fozo.engines.torch_engine import TorchEngine, measured_dtype
     from fozo.models.convert import (
         hints_from_name,
         names_by_tag,
@@ -253,13 +266,9 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
     )
     from fozo.models.libraries import converter
 
-    if options.dtype not in (None, *DTYPES):
-        raise FozoError(f"dtype must be one of {', '.join(DTYPES)}, not {options.dtype!r}")
     own_name = Path(model).stem if isinstance(model, (str, os.PathLike)) else "vit"
     hints = hints_from_name(options.architecture or own_name)
-    size = options.image_size
-    wanted = (size, size) if isinstance(size, int) else size
-    hints = replace(hints, heads=options.heads or hints.heads, resize_to=wanted)
+    hints = replace(hints, heads=options.heads or hints.heads, resize_to=both_sides(options.image_size))
     if isinstance(model, (str, os.PathLike)):
         vit = vit_from_state(state_from_file(Path(model)), hints)
     else:
@@ -289,7 +298,7 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
     try:
         vit = vit.to(device=options.device)
         if options.dtype is not None:
-            vit = vit.to(faster_dtype(vit) if options.dtype == "auto" else getattr(torch, options.dtype))
+            vit = vit.to(measured_dtype(vit) if options.dtype == "auto" else getattr(torch, options.dtype))
     except (RuntimeError, AssertionError, NotImplementedError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise FozoError(
@@ -312,27 +321,16 @@ def _load_hooked(model: torch.nn.Module, options: LoadOptions) -> HookedEngine |
 
     from fozo.engines.hooked import hooked
 
-    wanted = options.image_size
-    if isinstance(wanted, int):
-        wanted = (wanted, wanted)
     try:
         if model.training or isinstance(model, torch.jit.ScriptModule) or options.channels == "bgr":
             raise NoTokensError("hooks need a plain module in evaluation mode that reads RGB")
-        engine = hooked(model, wanted, options.chunk)
+        engine = hooked(model, both_sides(options.image_size), options.chunk)
     except NoTokensError as error:
         black = _load_black_box(model, options)
         black.reason = str(error)
         return black
     options.refuse(("heads", "device", "dtype", "scales"), "this module runs as it is, with hooks on its blocks")
-    channels = engine.spec.channels
-    engine.spec = replace(
-        engine.spec,
-        name=options.architecture or engine.spec.name,
-        mean=per_channel(options.mean, channels),
-        std=per_channel(options.std, channels),
-        labels=None if options.labels is None else tuple(options.labels),
-    )
-    return engine if options.classes is None else engine.restricted(options.classes)
+    return _adjusted(engine, options)
 
 
 def _unwrapped(model: Any) -> torch.nn.Module:  # noqa: ANN401 - of any of torch's wrappers

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fozo.errors import FozoError
-from fozo.types import Floats
+from fozo.types import Batch, Engine, Floats, Knobs, Move, Tap, Taps
 
 LEAST_CHANGE = 1e-3
 """What a change of the input moves by less than this part of the largest change counts as unchanged: where INT8 ranges
@@ -64,6 +64,21 @@ def find_layout(tokens_of: Callable[[Floats], Floats], image: Floats, other: Flo
     if _changed(tokens_of(other)[0], tokens[0]) != list(range(prefix, len(tokens[0]))):
         raise NoTokensError("its tokens before the patches depend on the image")
     return Layout(prefix, (rows, columns), tokens)
+
+
+def check_reach(engine: Engine, batch: Batch, taps: Taps) -> None:
+    """Raise :class:`NoTokensError` unless a move reaches exactly the blocks after it; ``taps`` are without moves."""
+    depth = engine.spec.depth
+    dim = engine.spec.dim
+    deviations = np.sqrt(taps[Tap.PATCH_VARIANCE][0, 0].mean(axis=-1))
+    numbers = np.random.Generator(np.random.Philox(4))
+    shift = np.zeros((depth, 1, depth, dim), np.float32)
+    for block in range(depth):
+        shift[block, 0, block] = deviations[block] * numbers.standard_normal(dim)
+    moved = engine.run(batch, Knobs(patches=Move(np.ones_like(shift), shift)), (Tap.PATCH_MEAN,))[Tap.PATCH_MEAN]
+    difference = np.abs(moved - taps[Tap.PATCH_MEAN])[:, 0].max(axis=-1)  # [moved block, tap]
+    if not np.array_equal(difference > LEAST_CHANGE * deviations, np.triu(np.ones((depth, depth), bool), 1)):
+        raise NoTokensError("a move does not reach exactly the blocks after it")
 
 
 def _changed(tokens: Floats, before: Floats) -> list[int]:

@@ -17,8 +17,7 @@ import copy
 import hashlib
 import math
 import os
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, reduce
 from itertools import accumulate, pairwise
@@ -30,13 +29,13 @@ from torch import Tensor
 
 from fozo.core.moments import TokenMoments
 from fozo.core.normalisation import check_images
-from fozo.engines.base import EngineBase
+from fozo.engines.base import EngineBase, foreign
 from fozo.engines.blackbox import to_numpy
+from fozo.engines.precision import faster_dtype
 from fozo.engines.walk import Visit
-from fozo.errors import FozoError, check_counts
+from fozo.errors import check_counts
 from fozo.models.vit import Block, Linear, ViT
 from fozo.types import (
-    LOG,
     NO_KNOBS,
     SAMPLED_TOKENS,
     Affine,
@@ -58,7 +57,6 @@ CPU_TOKENS = 1600
 matrix products too small, more leave the cache."""
 GPU_TOKENS = 51200  # the same for a device that wants large products
 MEASURED_IMAGES = 4
-MEASURED_RUNS = 3  # of which the fastest counts
 
 if hasattr(os, "register_at_fork"):
     # OpenMP, which torch computes with, waits for ever in a forked child for the threads that its parent had, unless
@@ -66,34 +64,27 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
+@dataclass(eq=False)
 class Chunk:
     """Some images on their way through the ViT, under every candidate: moves, prompts and taps, block by block."""
 
-    def __init__(
-        self,
-        vit: ViT,
-        x: Tensor,
-        images: slice,
-        candidates: int,
-        prompts: Tensor | None,
-        moves: list[TensorMove | None],
-        matrices: Tensor | None,
-        taps: Mapping[Tap, Tensor],
-    ) -> None:
-        self.vit = vit
-        self.x = x
-        self.images = images
-        self.candidates = candidates
-        self.prompts = prompts
-        self.moves = moves
-        self.matrices = matrices
-        self.aligned = aligned_blocks(vit.architecture.depth)
-        self.taps = taps
-        self.extra = 0 if prompts is None else prompts.shape[1]
-        self.count = len(x)
-        self.cls = int(vit.architecture.class_token)
+    vit: ViT
+    x: Tensor
+    images: slice
+    candidates: int
+    prompts: Tensor | None
+    moves: list[TensorMove | None]
+    matrices: Tensor | None
+    taps: Mapping[Tap, Tensor]
+
+    def __post_init__(self) -> None:
+        a = self.vit.architecture
+        self.aligned = aligned_blocks(a.depth)
+        self.extra = 0 if self.prompts is None else self.prompts.shape[1]
+        self.count = len(self.x)
+        self.cls = int(a.class_token)
         # Tokens before the first patch, once prompts have joined.
-        self.prefix = self.extra + vit.architecture.prefix
+        self.prefix = self.extra + a.prefix
 
     def run(self, chunk: int) -> None:
         """Run the candidates, several together where the images are too few to fill a chunk."""
@@ -104,7 +95,7 @@ class Chunk:
 
     def _share_first_block(self) -> tuple[Tensor, Tensor] | None:
         """Image tokens entering the first block and their QKV, unless candidates move them differently there."""
-        if any(part.shape[0] > 1 for move in self.moves if move is not None for part in move[:2]):
+        if any(factors.shape[0] > 1 for move in self.moves if move is not None for factors in move[:2]):
             return None
         self._cut_moves(slice(0, 1))
         block: Block = self.vit.blocks[0]  # type: ignore[assignment]
@@ -189,15 +180,15 @@ class Chunk:
         """Apply the affine moves of a block to ``[g, c, T, d]``, in place."""
         for kind, scale, shift in self.steps[layer]:
             first_patch = self.prefix if joined else self.prefix - self.extra
-            part = x[:, :, first_patch:] if kind else x[:, :, : self.cls]
-            torch.addcmul(shift, part, scale, out=part)
+            tokens = x[:, :, first_patch:] if kind else x[:, :, : self.cls]
+            torch.addcmul(shift, tokens, scale, out=tokens)
         return x
 
     def _multiply(self, x: Tensor, layer: int, ks: slice) -> None:
         """Multiply the patch tokens of ``[g, c, T, d]`` by the matrix of a block, in place."""
         if self.matrices is None:
             return
-        matrices = self.matrices[:, :, layer - self.aligned.start]
+        matrices = self.matrices[:, :, self.aligned.index(layer)]
         if len(matrices) > 1:
             matrices = matrices[ks]
         if matrices.shape[1] > 1:
@@ -261,7 +252,7 @@ class TorchBatch:
     @torch.inference_mode()
     def tokens(self) -> Tensor:
         """Tokens that enter the first block, ``[B, T, d]``."""
-        return torch.cat([self.vit.embed(part) for part in torch.split(self.x, self.chunk)])
+        return torch.cat([self.vit.embed(images) for images in torch.split(self.x, self.chunk)])
 
     def part(self, images: slice) -> TorchBatch:
         return TorchBatch(self.x[images], self.vit, self.chunk, None if self._host is None else self._host[images])
@@ -291,20 +282,25 @@ def fingerprint(vit: ViT) -> str:
     return digest.hexdigest()
 
 
-def faster_dtype(vit: ViT) -> torch.dtype:
+def measured_dtype(vit: ViT) -> torch.dtype:
     """Measure whether a model is faster in float32 or in bfloat16, on the device where it is."""
-    a = vit.architecture
-    seconds = {torch.float32: math.inf, torch.bfloat16: math.inf}
-    twins = {dtype: copy.deepcopy(vit).to(dtype) for dtype in seconds}
-    for _ in range(MEASURED_RUNS):
-        for dtype, twin in twins.items():
-            images = torch.zeros((MEASURED_IMAGES, a.channels, *a.image_size), dtype=dtype, device=vit.cls_token.device)
-            start = time.perf_counter()
-            with torch.inference_mode():
-                twin(images).cpu()
-            seconds[dtype] = min(seconds[dtype], time.perf_counter() - start)
-    dtype = min(seconds, key=lambda dtype: seconds[dtype])
-    LOG.info("%s is faster here: %s", dtype, ", ".join(f"{each} {value:.3f} s" for each, value in seconds.items()))
+    architecture = vit.architecture
+    device = vit.cls_token.device
+    shape = (MEASURED_IMAGES, architecture.channels, *architecture.image_size)
+
+    def make(name: str) -> Callable[[], object]:
+        dtype = getattr(torch, name)
+        twin = copy.deepcopy(vit).to(dtype)
+        images = torch.zeros(shape, dtype=dtype, device=device)
+
+        @torch.inference_mode()
+        def run() -> object:
+            return twin(images).cpu()
+
+        return run
+
+    model = f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads, {architecture}"
+    dtype: torch.dtype = getattr(torch, faster_dtype(model, make))
     return dtype
 
 
@@ -415,20 +411,20 @@ class TorchEngine(EngineBase):
 
         Every image is through a block before any enters the next: the moments of all decide how each is moved.
         """
-        parts = list(torch.split(self._own(batch).tokens, self.chunk))
+        pieces = list(torch.split(self._own(batch).tokens, self.chunk))
         for layer, block in enumerate(self.vit.blocks):
-            parts = [block(part) for part in parts]
-            move = visit(layer, reduce(TokenMoments.merge, map(_token_moments, parts)))
+            pieces = [block(piece) for piece in pieces]
+            move = visit(layer, reduce(TokenMoments.merge, map(_token_moments, pieces)))
             if move is not None:
                 matrix = self._tensor(move.matrix)
                 shift = self._tensor(move.shift)
-                parts = [part @ matrix + shift for part in parts]
-        pooled = to_numpy(torch.cat([self.vit.pool(part) for part in parts]))[None]
+                pieces = [piece @ matrix + shift for piece in pieces]
+        pooled = to_numpy(torch.cat([self.vit.pool(piece) for piece in pieces]))[None]
         return {Tap.POOLED: pooled, Tap.LOGITS: self._head(pooled)}
 
     def _own(self, batch: Batch) -> TorchBatch:
         if not isinstance(batch, TorchBatch) or batch.x.shape[1:] != self.spec.image_shape:
-            raise FozoError(f"this batch ({type(batch).__name__}) is another engine's; check the images with this one")
+            raise foreign(batch)
         return batch
 
     def _tensors(self, move: Move) -> TensorMove:

@@ -9,6 +9,7 @@ values against a dataclass. Whatever a file holds, its reader gives a valid obje
 
 from fozo.io.arrays import load_arrays, open_npz
 from fozo.io.files import (
+    FolderInUse,
     atomic_write,
     check_output,
     disk_errors,
@@ -35,7 +36,7 @@ from fozo.io.logs import (
 )
 
 __all__ = [
-    "MAX_LINE", "Log", "as_dataclass", "atomic_write", "check_output", "decode", "disk_errors",
+    "MAX_LINE", "FolderInUse", "Log", "as_dataclass", "atomic_write", "check_output", "decode", "disk_errors",
     "encode", "load_arrays", "locked", "open_npz", "open_output", "open_regular",
     "parse_json", "read_bytes", "read_json", "read_log", "read_text", "read_toml",
     "remove_temporary_files", "temporary_folder", "unreadable", "write_json",

@@ -41,6 +41,10 @@ _CAREFUL = _BINARY | getattr(os, "O_NONBLOCK", 0)  # special files are opened, t
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
+class FolderInUse(FozoError):
+    """Another process holds the lock of a folder."""
+
+
 def _refuse_special(mode: int, doing: str, path: object) -> None:
     if not stat.S_ISREG(mode):
         raise FozoError(
@@ -168,11 +172,11 @@ def atomic_write(path: str | os.PathLike[str], mode: int = 0o666) -> Iterator[IO
     """Open a temporary file beside ``path`` and rename it onto ``path`` once it is complete and on disk."""
     target = check_output(path)
     _sweep_once(target.parent)
-    part = target.with_name(_temporary_prefix(target) + token_hex(4) + PART)
+    temporary = target.with_name(_temporary_prefix(target) + token_hex(4) + PART)
     stream: IO[bytes] | None = None
     try:  # from before the file exists: Ctrl-C may come as soon as it does
         try:
-            stream = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode), "wb")
+            stream = os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode), "wb")
         except OSError as error:
             choose = "choose a folder that you may write to"
             raise FozoError(f"cannot write {target}: {error.strerror}; {choose}") from error
@@ -180,14 +184,14 @@ def atomic_write(path: str | os.PathLike[str], mode: int = 0o666) -> Iterator[IO
         stream.flush()
         os.fsync(stream.fileno())
         stream.close()
-        part.replace(target)
+        temporary.replace(target)
         _sync_folder(target.parent)
     except BaseException:
         with suppress(OSError):  # a full disk can refuse the last bytes again: the first error is the one to report
             if stream is not None:
                 stream.close()
         with suppress(OSError):
-            part.unlink()
+            temporary.unlink()
         raise
 
 
@@ -229,10 +233,10 @@ def remove_temporary_files(folder: Path, prefix: str = ".", age: float = 0) -> N
 
     Without ``age`` the caller holds a lock, so that no other process writes files whose names begin with ``prefix``.
     """
-    for part in list(folder.iterdir()):
+    for path in list(folder.iterdir()):
         with suppress(OSError):  # another user's, or removed by another process
-            if part.name.startswith(prefix) and part.name.endswith(PART) and time.time() - part.lstat().st_mtime >= age:
-                shutil.rmtree(part) if part.is_dir() and not part.is_symlink() else part.unlink()
+            if path.name.startswith(prefix) and path.name.endswith(PART) and time.time() - path.lstat().st_mtime >= age:
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 @contextmanager
@@ -293,6 +297,6 @@ def locked(folder: Path, wait: bool = False) -> Iterator[None]:
                 if not os.path.samestat(os.fstat(descriptor), (folder / LOCK).stat()):
                     raise FileNotFoundError(errno.ENOENT, "its lock was removed")  # and others may lock a new one
             except (BlockingIOError, FileNotFoundError) as error:
-                busy = f"another process is working in {folder}; wait for it, or choose another --out"
-                raise FozoError(busy) from error
+                busy = f"another process is working in {folder}; wait for it, or choose another folder for results"
+                raise FolderInUse(busy) from error
         yield

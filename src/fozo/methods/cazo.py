@@ -106,7 +106,7 @@ class CAZOState(State):
 
 @register(
     "cazo", passes="41, 2k + 1", adapts="a bottleneck adapter at block 3", paper="CAZO, CVPR 2026",
-    needs={"source", "tokens", "torch"}, draws=True,
+    needs={"statistics", "tokens", "torch"}, draws=True,
     tuning=sweep("rate", 1e-2, 6.25e-4, 2.5e-3, 4e-2),
 )  # fmt: skip
 class CAZO(Method[CAZOConfig, CAZOState]):
@@ -189,7 +189,7 @@ class CAZO(Method[CAZOConfig, CAZOState]):
         return Result(self._predicted(state, pooled), state)
 
     def _predicted(self, state: CAZOState, pooled: Floats) -> Floats:
-        return self.engine.head()(shifted(pooled, self.source.pooled.mean, state.shift))
+        return self.engine.head()(shifted(pooled, self.statistics.pooled.mean, state.shift))
 
     def _gradient(self, state: CAZOState, batch: Batch, first_pass: int) -> tuple[Array, Array]:
         """The mean gradient along random directions, and the mean of what the head reads in these passes."""
@@ -224,7 +224,7 @@ class CAZO(Method[CAZOConfig, CAZOState]):
         features = taps[Tap.FEATURES][0]
         pooled = taps[Tap.POOLED][0]
         moments = state.window.moments(features, config.window)
-        loss = self._objective(self.source.features, moments, self.engine.head()(pooled))
+        loss = self._objective(self.statistics.features, moments, self.engine.head()(pooled))
         return loss, pooled, features
 
 

@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from fozo.core.descriptor import Single
 from fozo.errors import FozoError
 from fozo.methods.align.equaliser import PROFILES, Equaliser
-from fozo.methods.align.memory import Memory, RetrievalConfig, retrieve
+from fozo.methods.align.memory import DomainEstimate, RetrievalConfig
 from fozo.methods.common.options import one_of
 from fozo.methods.common.wrapper import Forward, Wrapper
 from fozo.methods.method import Result
 from fozo.methods.registry import register
-from fozo.state import State
-from fozo.types import Batch, Floats
+from fozo.state import State, ragged
+from fozo.types import Array, Batch, Floats
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,76 @@ class EqualiseConfig:
 
 
 @dataclass(frozen=True)
+class Retrieved:
+    """How much each remembered image counts for each of n domains."""
+
+    rows: DomainEstimate  # the images remembered, the oldest first
+    shares: Array  # [n, remembered]; rows add up to 1, unless nothing is of the domain
+    samples: Array  # effective sample size of averages by these shares (Kish), [n]
+
+    def posterior(self, domains: DomainEstimate) -> DomainEstimate:
+        """Sharpen estimates by the descriptors of the images retrieved, each an observation of variance 1."""
+        descriptor = np.einsum("mn,nf->mf", self.shares, self.rows.descriptor)
+        return domains.sharpened(descriptor, self.samples[:, None])
+
+
+@dataclass(frozen=True)
+class Memory(State):
+    """Domain estimates and descriptors of the most recent images, the oldest first."""
+
+    mean: Single = ragged("images")
+    variance: Single = ragged("images")
+    descriptor: Single = ragged("images")
+
+    def __post_init__(self) -> None:
+        """Refuse variances that no estimate has."""
+        if self.variance.min(initial=1) <= 0:
+            raise ValueError("it remembers variances that are not positive")
+
+    @classmethod
+    def empty(cls, features: int) -> Memory:
+        """Nothing, for descriptors of ``features`` numbers."""
+        nothing = np.zeros((0, features), np.float32)
+        return cls(nothing, nothing, nothing)
+
+    def add(self, domains: DomainEstimate, capacity: int) -> Memory:
+        """Remember images, and forget the oldest beyond ``capacity``."""
+
+        def joined(known: Single, new: Floats) -> Single:
+            rows: Single = np.concatenate([known, new.astype(np.float32)])[-capacity:].copy()
+            return rows
+
+        return Memory(
+            mean=joined(self.mean, domains.mean),
+            variance=joined(self.variance, domains.variance),
+            descriptor=joined(self.descriptor, domains.descriptor),
+        )
+
+
+def retrieve(memory: Memory, domains: DomainEstimate, config: RetrievalConfig) -> Retrieved:
+    """Weigh each remembered image for each of ``domains``.
+
+    With D the mean over features of (difference of means)^2 / (sum of variances), which is 1 on average for two
+    estimates of one domain, whatever the sizes of their batches, an image weighs
+
+        exp(-dimensions / 2 max(D - 1, 0)) 0.5^(newer / half_life),    newer: later images, weighted by the first
+    """
+    remembered = DomainEstimate(memory.mean, memory.variance, memory.descriptor)
+    distance = np.empty((len(domains.mean), len(remembered.mean)))
+    for row, (mean, variance) in enumerate(zip(domains.mean, domains.variance, strict=True)):
+        squared: Array = np.square(remembered.mean - mean) / (remembered.variance + variance)
+        distance[row] = squared.mean(axis=1)
+    agreement = np.exp(-config.dimensions / 2 * np.maximum(distance - 1, 0))
+    newer = agreement.sum(axis=1, keepdims=True) - np.cumsum(agreement, axis=1)
+    weights = agreement * 0.5 ** (newer / config.half_life)
+    total = weights.sum(axis=1)
+    # Kish's effective sample size; the total weight caps it, so that distant images do not count for many.
+    kish = total**2 / np.maximum(np.square(weights).sum(axis=1), 1e-300)
+    shares = weights / np.maximum(total, 1e-300)[:, None]
+    return Retrieved(remembered, shares, np.minimum(kish, total))
+
+
+@dataclass(frozen=True)
 class EqualiseState(State):
     """Descriptors of recent images, and what the inner method has learnt."""
 
@@ -51,7 +122,7 @@ class EqualiseState(State):
     inner: State
 
 
-@register("equalise", passes="1", adapts="image bands", paper="fozo, docs/models.md", needs={"source"})
+@register("equalise", passes="1", adapts="image bands", paper="fozo, docs/models.md", needs={"statistics"})
 class Equalise(Wrapper[EqualiseConfig, EqualiseState]):
     """Images equalised by domain, and nothing else: for models that show no tokens.
 
@@ -59,7 +130,7 @@ class Equalise(Wrapper[EqualiseConfig, EqualiseState]):
         >>> detector = fozo.load_engine(lambda images: [f"boxes of image {i}" for i in range(len(images))])
         >>> Equalise(detector, fozo.calibrate(detector, frames))(frames)[:2]
         ['boxes of image 0', 'boxes of image 1']
-        >>> Equalise.around(fozo.FOZO(model, source), strength=0.5).config
+        >>> Equalise.around(fozo.FOZO(model, statistics), strength=0.5).config
         EqualiseConfig(strength=0.5, profile='detector', ...)
 
     ``inner`` is a method that gets the equalised images instead of the plain model, see :meth:`around`.
@@ -75,7 +146,7 @@ class Equalise(Wrapper[EqualiseConfig, EqualiseState]):
     def prepare(self) -> None:
         super().prepare()
         config = self.config
-        self.equaliser = Equaliser(self.source, self.engine, config.strength, config.retrieval, config.profile)
+        self.equaliser = Equaliser(self.statistics, self.engine, config.strength, config.retrieval, config.profile)
         spectra = self.equaliser.spectra
         self.parameters += spectra.channels * spectra.bands  # a gain for each band of each channel
 

@@ -58,7 +58,7 @@ class FOAState(State):
 
 @register(
     "foa", passes="K, the population (28 or 2)", adapts="prompts", paper="Niu et al., ICML 2024",
-    needs={"source", "tokens", "prompts"}, draws=True, compared={"passes": 2},
+    needs={"statistics", "tokens", "prompts"}, draws=True, compared={"passes": 2},
     tuning=sweep("weight", 0.4, 0.1, 1.6, 6.4),
 )  # fmt: skip
 class FOA(Method[FOAConfig, FOAState]):
@@ -108,11 +108,11 @@ class FOA(Method[FOAConfig, FOAState]):
         losses = []
         for k in range(len(candidates)):
             moments = state.window.moments(features[k], config.window)
-            losses.append(self._objective(self.source.features, moments, logits[k]))  # Eq. 5
+            losses.append(self._objective(self.statistics.features, moments, logits[k]))  # Eq. 5
         best = int(np.argmin(losses))
         prediction: Floats = logits[best]
         if state.shift.count:
-            prediction = head(shifted(pooled[best], self.source.pooled.mean, state.shift))  # Eq. 7
+            prediction = head(shifted(pooled[best], self.statistics.pooled.mean, state.shift))  # Eq. 7
 
         search = self._search.tell(state.search, asked, losses)
         mean = pooled.mean(axis=1, dtype=np.float64).mean(axis=0)
@@ -126,5 +126,5 @@ class FOA(Method[FOAConfig, FOAState]):
     def predict_step(self, state: FOAState, batch: Batch) -> Result[FOAState]:
         prompts = state.search.point.astype(np.float32)
         taps = self.engine.run(batch, Knobs(prompts=prompts[None]), (Tap.POOLED,))
-        pooled = shifted(taps[Tap.POOLED][0], self.source.pooled.mean, state.shift)
+        pooled = shifted(taps[Tap.POOLED][0], self.statistics.pooled.mean, state.shift)
         return Result(self.engine.head()(pooled), state)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, overloa
 import numpy as np
 
 from fozo.core.normalisation import Watch
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 from fozo.data.inputs import as_batch, to_type_of
 from fozo.engines.blackbox import BlackBoxEngine
 from fozo.engines.load import Model, load_engine
@@ -59,7 +59,7 @@ class Result(Generic[S]):
     """What a step returns.
 
     Examples:
-        >>> method = fozo.Align(model, source)
+        >>> method = fozo.Align(model, statistics)
         >>> result = method.step(method.state(), method.engine.check(batch))
         >>> result.logits.shape, result.passes, method.passes_per_image  # the method itself has not changed
         ((8, 10), 1.0, 1.0)
@@ -115,14 +115,14 @@ class Method(ABC, Generic[C, S]):
     """Adapts to normalised images and predicts them.
 
     Examples:
-        >>> method = fozo.Align(model, source)
+        >>> method = fozo.Align(model, statistics)
         >>> logits = method(batch)  # adapts and predicts
         >>> before = method.state()  # a value: load_state(before) goes back to it
         >>> method.save("camera.state")
 
     Args:
         engine: the frozen model, or what :func:`fozo.load_engine` makes an engine of.
-        source: its statistics on clean data or the file that keeps them, where the method needs them.
+        statistics: those of the engine on clean data or the file that keeps them, where the method needs them.
         config: all that can be chosen; or else a preset and the fields that should differ from it.
         preset: name of a config of ``PRESETS``; the first by default.
         seed: of what the method draws, if it draws anything.
@@ -137,13 +137,16 @@ class Method(ABC, Generic[C, S]):
     """Keyword arguments that a config file cannot hold (noise, Fisher information); ``prepare`` finds them in
     ``self._extras``."""
 
+    CHANGEABLE: ClassVar[frozenset[str]] = frozenset()
+    """Config fields that a saved state does not depend on: it is continued under other values of them."""
+
     parameters: int = 0
     """Numbers that adaptation searches or descends in (the papers' #Params); ``prepare()`` sets it."""
 
     def __init__(
         self,
         engine: Model,
-        source: SourceStatistics | str | os.PathLike[str] | None = None,
+        statistics: Statistics | str | os.PathLike[str] | None = None,
         config: C | None = None,
         *,
         preset: str | None = None,
@@ -152,19 +155,21 @@ class Method(ABC, Generic[C, S]):
         **options: object,
     ) -> None:
         self.engine = load_engine(engine)
-        if isinstance(source, (str, os.PathLike)):
-            source = SourceStatistics.load(source)
-        if source is not None and not isinstance(source, SourceStatistics):
-            raise FozoError(f"{self.info.name} takes {NEEDS['source']}(model, images), not a {type(source).__name__}")
+        if isinstance(statistics, (str, os.PathLike)):
+            statistics = Statistics.load(statistics)
+        if statistics is not None and not isinstance(statistics, Statistics):
+            raise FozoError(
+                f"{self.info.name} takes {NEEDS['statistics']}(model, images), not a {type(statistics).__name__}"
+            )
         self._extras: dict[str, Any] = {name: options.pop(name, None) for name in self.EXTRAS}
         if config is None:
             config = self.configure(preset, options)
         elif preset is not None or options:
             raise FozoError(f"{self.info.name} was given config= and {preset or next(iter(options))}; give one of them")
-        check_needs(self.info, self.engine, source)
+        check_needs(self.info, self.engine, statistics)
         self.config = config
         self.seed = seed
-        self._statistics = source
+        self._statistics = statistics
         self.prepare()
         self._begin()
         if journal is not None:
@@ -182,7 +187,7 @@ class Method(ABC, Generic[C, S]):
     # What a method implements.
 
     def prepare(self) -> None:
-        """Derive from engine, source and config what steps only read; clones share it."""
+        """Derive from engine, statistics and config what steps only read; clones share it."""
 
     def init(self) -> S:
         """Return the state of a method that has seen nothing; by default it remembers nothing."""
@@ -210,7 +215,7 @@ class Method(ABC, Generic[C, S]):
     # What a method calls.
 
     @property
-    def source(self) -> SourceStatistics:
+    def statistics(self) -> Statistics:
         """The clean statistics that it was given."""
         if self._statistics is None:
             raise FozoError(f"{self.info.name} was made without source statistics")
@@ -432,7 +437,7 @@ class Method(ABC, Generic[C, S]):
         seed = {"seed": self.seed} if self.info.draws else {}
         return {"config": plain(self.config), **seed}
 
-    def _owner(self) -> dict[str, object]:
+    def _owner(self) -> dict[str, Any]:
         """Return :meth:`identity`, and which method and model a file is of."""
         spec = self.engine.spec
         classes = None if spec.subset is None else list(spec.subset)
@@ -464,7 +469,12 @@ class Method(ABC, Generic[C, S]):
 
     def resume(self, name: str, owner: Mapping[str, Any], values: Mapping[str, Leaf]) -> None:
         """Continue from the owner and the leaves of a :meth:`snapshot`, which were read from the file ``name``."""
-        check_owner(name, owner.get("method", {}), self._owner())
+        ours = self._owner()
+        saved_by = dict(owner.get("method", {}))
+        if isinstance(saved_by.get("config"), Mapping):
+            changed = {field: ours["config"][field] for field in self.CHANGEABLE}
+            saved_by["config"] = {**saved_by["config"], **changed}
+        check_owner(name, saved_by, ours)
         observer = None if self._observer is None else self._observer.observer
         fresh = None if observer is None else observer.init()
         is_known = observer is not None and owner.get("observer") == observer.owner()

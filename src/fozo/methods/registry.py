@@ -12,19 +12,21 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from importlib import metadata
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fozo.core.statistics import SourceStatistics
-from fozo.engines.load import Model
+from fozo.core.statistics import Statistics
+from fozo.engines.load import Model, load_engine
 from fozo.errors import FozoError, PluginWarning
 from fozo.methods.common.info import NEEDS, MethodInfo
 from fozo.methods.method import Method
 from fozo.types import Value
 
 AnyMethod = Method[Any, Any]
+INNER = "inner"  # what a method that goes around others calls them
 PLUGINS = "fozo.methods"  # The group of entry points that other packages name their methods in
 _REGISTRY: dict[str, type[AnyMethod]] = {}
 _FILES: dict[Path, tuple[str, ...]] = {}
@@ -105,6 +107,19 @@ def method_class(name: str) -> type[AnyMethod]:
     return _REGISTRY[name]
 
 
+def method_info(name: str) -> MethodInfo:
+    """Say what is known of a method, or of one behind others: ``equalise+neo`` is NEO behind Equalise.
+
+    The constants that such a row may have are those of its last method.
+    """
+    fronts, _, last = name.rpartition("+")
+    info = method_class(last).info
+    if not fronts:
+        return info
+    front = method_info(fronts)
+    return replace(info, name=name, label=f"{front.label} + {info.label}", needs=front.needs | info.needs)
+
+
 def import_methods(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """Import a Python file and name the methods that it registers.
 
@@ -157,7 +172,7 @@ def _load(entry: metadata.EntryPoint) -> None:
 def create(
     name: str,
     engine: Model,
-    source: SourceStatistics | str | os.PathLike[str] | None = None,
+    statistics: Statistics | str | os.PathLike[str] | None = None,
     *,
     preset: str | None = None,
     seed: int = 0,
@@ -167,9 +182,13 @@ def create(
 ) -> AnyMethod:
     """Make the method called ``name`` (see :func:`list_methods`) from what every :class:`fozo.Method` takes.
 
+    ``front+method`` is a method behind another one; preset and options are those of the last.
+
     Examples:
-        >>> fozo.create("foa", model, source, passes=2)(batch).shape
+        >>> fozo.create("foa", model, statistics, passes=2)(batch).shape
         (8, 10)
+        >>> fozo.create("equalise+neo", model, statistics)
+        <Equalise of ..., inner=<NEO of ...>>
         >>> fozo.create("tempt", model)
         Traceback (most recent call last):
         fozo.errors.FozoError: there is no method 'tempt' (did you mean 'tent'?); known are ...
@@ -177,7 +196,18 @@ def create(
     Args:
         batch_size: of the stream, which the published learning rates of gradient methods depend on.
     """
-    made = method_class(name)
-    if batch_size is not None and hasattr(next(iter(made.PRESETS.values())), "batch_size"):
+    fronts, _, last = name.rpartition("+")
+    last_method = method_class(last)
+    if batch_size is not None and hasattr(next(iter(last_method.PRESETS.values())), "batch_size"):
         options.setdefault("batch_size", batch_size)
-    return made(engine, source, preset=preset, seed=seed, journal=journal, **options)
+    if not fronts:
+        return last_method(engine, statistics, preset=preset, seed=seed, journal=journal, **options)
+    engine = load_engine(engine)
+    front = method_class(fronts.rpartition("+")[2])
+    if INNER in front.EXTRAS:  # it changes the images that the last one reads
+        behind = last_method(engine, statistics, preset=preset, seed=seed, journal=None, **options)
+        return create(fronts, engine, statistics, seed=seed, journal=journal, inner=behind)
+    if INNER in last_method.EXTRAS:  # it changes the logits that the first one returns
+        before = create(fronts, engine, statistics, seed=seed)
+        return last_method(engine, statistics, preset=preset, seed=seed, journal=journal, inner=before, **options)
+    raise FozoError(f"neither {front.info.name} nor {last} goes around another method; give one that does, such as neo")

@@ -27,7 +27,7 @@ from fozo.core.noise import PhiloxNoise
 from fozo.core.objective import entropies
 from fozo.core.schedule import Schedule
 from fozo.core.spsa import SPSA, SPSAState, Step, advance
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 from fozo.errors import FozoError
 from fozo.methods.common.content_shift import ContentShift, ContentSums
 from fozo.methods.common.options import positive
@@ -87,13 +87,13 @@ class ScaledFOZOState(State):
 
 @register(
     "scaled-fozo", passes="2n", adapts="a prompt", paper="fozo, docs/fozo.md",
-    needs={"source", "tokens", "prompts"}, draws=True, label="FOZO scaled",
+    needs={"statistics", "tokens", "prompts"}, draws=True, label="FOZO scaled",
 )  # fmt: skip
 class ScaledFOZO(Method[ScaledFOZOConfig, ScaledFOZOState]):
     """Zeroth-order descent on one prompt in units of the model's tokens, and a shift by content.
 
     Examples:
-        >>> ScaledFOZO(model, source, passes=4)(batch).shape
+        >>> ScaledFOZO(model, statistics, passes=4)(batch).shape
         (8, 10)
     """
 
@@ -101,11 +101,11 @@ class ScaledFOZO(Method[ScaledFOZOConfig, ScaledFOZOState]):
 
     def prepare(self) -> None:
         config = self.config
-        self._unit = token_rms(self.source)
+        self._unit = token_rms(self.statistics)
         start = np.zeros((1, self.engine.spec.dim))
         schedule = config.schedule(self._unit)
         self._spsa = SPSA(start, schedule, PhiloxNoise(self.seed), config.passes // 2, scheduled_loss="mean")
-        self._shift = ContentShift(self.source, self.engine.head(), config.shift_images)
+        self._shift = ContentShift(self.statistics, self.engine.head(), config.shift_images)
         self.parameters = start.size
 
     def init(self) -> ScaledFOZOState:
@@ -125,7 +125,9 @@ class ScaledFOZO(Method[ScaledFOZOConfig, ScaledFOZOState]):
         losses = []
         for k in range(config.passes):
             moments = state.window.moments(features[k], config.window)
-            losses.append(config.weight * misalignment(self.source.features, moments) + diversity_entropy(logits[k]))
+            losses.append(
+                config.weight * misalignment(self.statistics.features, moments) + diversity_entropy(logits[k])
+            )
         step = self._in_units(state, self._spsa.estimate(state.spsa, losses))
         window = state.window.push(features[int(np.argmin(losses))], config.window)
         learnt = replace(self._take(state, step), shift=shift, window=window)
@@ -171,7 +173,7 @@ def power_after(power: float, step: Step) -> float:
     return (1 - POWER_WEIGHT) * power + POWER_WEIGHT * new if power else new
 
 
-def token_rms(source: SourceStatistics) -> float:
+def token_rms(source: Statistics) -> float:
     """RMS of a clean patch token's coordinates as it enters the first block."""
     mean = source.patch_mean
     variance = np.exp(source.patch_log_variance.mean[0])

@@ -35,7 +35,7 @@ class StaticState(State):
 
 
 class StaticFrontEnd(Wrapper[C, StaticState]):
-    """Enhances images before the plain model, or before ``inner``: ``Clahe.around(fozo.FOZO(model, source))``."""
+    """Enhances images before the plain model, or before ``inner``: ``Clahe.around(fozo.FOZO(model, statistics))``."""
 
     @abstractmethod
     def enhance(self, pixels: Floats) -> Floats:

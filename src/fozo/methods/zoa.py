@@ -130,7 +130,7 @@ class ZOAState(State):
 
 @register(
     "zoa", passes="2k", adapts="LayerNorm weights and biases of the lower blocks", paper="Deng et al., 2025",
-    needs={"source", "tokens", "torch"}, draws=True, compared={"passes": 2},
+    needs={"statistics", "tokens", "torch"}, draws=True, compared={"passes": 2},
     tuning=sweep("rate", 5e-4, 3.125e-5, 1.25e-4, 2e-3),
 )  # fmt: skip
 class ZOA(Method[ZOAConfig, ZOAState]):
@@ -203,13 +203,13 @@ class ZOA(Method[ZOAConfig, ZOAState]):
     def _predicted(self, pooled: Floats, shift: MovingAverage, *, stale: bool = False) -> Floats:
         """Shift what the head reads as in FOA, but not by what was learned on another domain."""
         head = self.engine.head()
-        return head(pooled if stale else shifted(pooled, self.source.pooled.mean, shift))
+        return head(pooled if stale else shifted(pooled, self.statistics.pooled.mean, shift))
 
     def _evaluate(self, state: ZOAState, batch: Batch, point: Array) -> tuple[float, Taps]:
         norms = self._written(state, point)
         taps = norms.engine.run(batch, taps=(Tap.FEATURES, Tap.POOLED))
         moments = state.window.moments(taps[Tap.FEATURES][0], self.config.window)
-        clean = self.source.features
+        clean = self.statistics.features
         misalignment = self._objective.misalignment(clean, moments) / clean.mean.size
         entropy = entropies(self.engine.head()(taps[Tap.POOLED][0])).mean()
         return float(self.config.weight * misalignment + entropy), taps

@@ -6,7 +6,8 @@ import base64
 import io
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -36,6 +37,10 @@ class Event(State):
     """``seen`` or ``expected``, where somebody has said so."""
     thumbnails: Mapping[str, str] | None = derived()
     """If enabled, small JPEGs in base64, never saved: ``camera``, and ``equalised`` where the model read another."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The event as JSON has it, without pictures: those may show people."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "thumbnails"}
 
 
 def thumbnail(pixels: Floats) -> str:

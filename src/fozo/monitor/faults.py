@@ -26,6 +26,7 @@ SENTENCES = {
 }
 LASTING = {"black": 3, "covered": 3, "over-exposed": 3, "frozen": 8, "turned": 1, "dirty": 1}
 """Frames until a fault counts; the last two have lasted when they are noticed."""
+BLINDING = frozenset(SENTENCES) - {"turned", "dirty"}  # no accuracy is expected of such pictures
 Counts = npt.NDArray[np.int64]
 
 

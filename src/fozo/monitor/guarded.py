@@ -31,12 +31,12 @@ class Guarded(Wrapper[NoOptions, GuardedState]):
     """Returns the plain model's logits while the monitor's evidence says that adaptation hurts (``status.guarding``).
 
     It begins where the expected gain of adaptation is below zero by more than two standard errors, and ends where it is
-    by less than one (:class:`fozo.monitor.regression.Comparison`). The inner method goes on adapting meanwhile. The
+    by less than one (:class:`fozo.monitor.accuracy.Comparison`). The inner method goes on adapting meanwhile. The
     evidence is a part of the state; while frozen, none is gathered.
 
     Examples:
-        >>> monitor = fozo.Monitor(fozo.MonitorReference.load(reference))
-        >>> fozo.Guarded(fozo.adapter(model, source), monitor)(batch).shape
+        >>> monitor = fozo.Monitor(fozo.Reference.load(reference))
+        >>> fozo.Guarded(fozo.adapter(model, statistics), monitor)(batch).shape
         (8, 10)
 
     Args:

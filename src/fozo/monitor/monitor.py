@@ -24,12 +24,12 @@ from fozo.errors import FozoError
 from fozo.methods.method import Method
 from fozo.methods.observer import Observation, Observer, Reading
 from fozo.monitor import scene as scenes
+from fozo.monitor.accuracy import MIN_PAIRS, PAIRS, Comparison, Estimate, paired, prediction_features
 from fozo.monitor.drift import NO_DRIFT, RECENT, UNKNOWN_TIME, Drift, DriftDetector, DriftState
 from fozo.monitor.events import Event, thumbnail
-from fozo.monitor.faults import SENTENCES, FaultDetector, FaultState
+from fozo.monitor.faults import BLINDING, SENTENCES, FaultDetector, FaultState
 from fozo.monitor.quality import MIN_DEVIATIONS, Change, QualityStatistics, advice, changes
-from fozo.monitor.reference import Guess, MonitorReference
-from fozo.monitor.regression import MIN_PAIRS, PAIRS, Comparison, Estimate, paired, prediction_features
+from fozo.monitor.reference import Guess, Reference
 from fozo.monitor.scene import Scene, SceneDetector, Views
 from fozo.state import State, ragged
 from fozo.types import Array, Floats, Tap
@@ -101,6 +101,8 @@ class Status:
     """Expected accuracy of the method's predictions, where labels were known at calibration."""
     relative_accuracy: Estimate | None = None
     """Without labels: expected accuracy as a fraction of the accuracy on clean images."""
+    accuracy_unknown: bool = False
+    """Whether neither can be told: of fewer than 16 different pictures, or of broken ones."""
     faults: tuple[str, ...] = ()
     where: str = ""
     """Where the lens is dirty, if it is."""
@@ -123,7 +125,11 @@ class Status:
         """Faults; what drifted, since when, and which corruption it resembles; the expected accuracy; what to do."""
         parts = [SENTENCES[name] + self.where * (name == "dirty") for name in self.faults]
         parts.append(self._drift_words if self.drift.drift_detected else "no drift")
-        parts += [str(expected) for expected in (self.accuracy, self.relative_accuracy) if expected is not None]
+        expected = self.expected
+        if expected is not None:
+            parts.append(str(expected))
+        elif self.accuracy_unknown:
+            parts.append("expected accuracy unknown")
         if self.guarding:
             parts.append("adaptation hurts, so the plain model predicts")
         if self.drift.drift_detected:
@@ -132,6 +138,11 @@ class Status:
 
     def __str__(self) -> str:
         return self.sentence
+
+    @property
+    def expected(self) -> Estimate | None:
+        """The expected accuracy, of whichever unit."""
+        return self.accuracy if self.relative_accuracy is None else self.relative_accuracy
 
     @property
     def _drift_words(self) -> str:
@@ -162,7 +173,6 @@ class Status:
                 numbers[name] = expected.value
                 numbers[f"{name}_low"] = expected.low
                 numbers[f"{name}_high"] = expected.high
-                numbers["outside_calibration"] = float(expected.outside)
         if self.shadow is not None:
             numbers["shadow_pairs"] = float(self.shadow.pairs)
             numbers["shadow_agreement"] = self.shadow.agreement
@@ -179,14 +189,14 @@ class Monitor(Observer[MonitorState]):
     that raises leaves it as it was.
 
     Examples:
-        >>> adapter = fozo.adapter(model, source)
-        >>> monitor = fozo.Monitor(fozo.MonitorReference.load(reference)).watch(adapter)
+        >>> adapter = fozo.adapter(model, statistics)
+        >>> monitor = fozo.Monitor(fozo.Reference.load(reference)).watch(adapter)
         >>> logits = adapter(batch)
         >>> adapter.drift.drift_detected, monitor.sentence
         (False, 'no drift; expected accuracy ...')
 
     Args:
-        reference: of the same model and method, from :meth:`MonitorReference.collect`.
+        reference: of the same model and method, from :meth:`Reference.collect`.
         false_alarms: fraction of clean batches that may raise an alarm.
         content: squared shift that is attributed to content, in units of a clean image's: 0 for streams as mixed as the
             images calibrated on.
@@ -202,7 +212,7 @@ class Monitor(Observer[MonitorState]):
 
     def __init__(
         self,
-        reference: MonitorReference,
+        reference: Reference,
         *,
         false_alarms: float = 1e-4,
         content: float = CONTENT_VARIANCE,
@@ -368,7 +378,7 @@ class Monitor(Observer[MonitorState]):
         features = np.zeros((0, self.reference.clean.width))
         scene = self._scenes.init()
         return MonitorState(
-            self._drift.init(), self._faults.init(), scene, features, np.zeros((0, 3)), np.zeros((0, 7))
+            self._drift.init(), self._faults.init(), scene, features, np.zeros((0, 2)), np.zeros((0, 3))
         )
 
     def update(self, state: MonitorState, observation: Observation) -> tuple[MonitorState, Status]:
@@ -382,6 +392,8 @@ class Monitor(Observer[MonitorState]):
         predictions = prediction_features(observation.logits[is_finite])
         after, features, fault_events = self._look(state, self.quality.pixels(images), features, is_finite, times)
         after = self._with_images(after, state.now, features[is_finite], predictions, times[is_finite])
+        if BLINDING.isdisjoint(after.faults.faults) and not BLINDING.isdisjoint(state.faults.faults):  # seen again
+            after = replace(after, features=features[is_finite], predictions=predictions)
         after, chosen = self._chosen(after, observation)
         plain: Floats | None = None
         if len(chosen):
@@ -415,26 +427,32 @@ class Monitor(Observer[MonitorState]):
         status = Status(state.images, state.now, faults=state.faults.faults, events=state.events)
         if state.scene.dirty:
             status = replace(status, where=f", {state.scene.where}")
-        where = None
         if len(state.features):
             quality, clearest = changes(state.features, reference.clean.whitening.mean, reference.clean.whitening.std)
-            rise = float(reference.clean.entropy_rises(state.predictions[:, 2].mean(keepdims=True))[0])
+            rise = float(reference.clean.entropy_rises(state.predictions[:, 1].mean(keepdims=True))[0])
             status = replace(status, quality=quality, changes=clearest, entropy_rise=rise)
-            if signatures is not None:
-                where = signatures.coordinates(state.features)
-                if status.drift.drift_detected:
-                    status = replace(status, guess=signatures.guess(state.features))
-            outside = status.guess is not None and not status.guess.known
-            expected = reference.expect(state.predictions, state.features, outside=outside)
-            if reference.unlabelled:
-                status = replace(status, relative_accuracy=expected)
-            else:
-                status = replace(status, accuracy=expected)
+            if signatures is not None and status.drift.drift_detected:
+                status = replace(status, guess=signatures.guess(state.features))
+        status = self._expecting(status, state)
         if len(state.pairs) < MIN_PAIRS:
             return status
-        comparison = Comparison.of(state.pairs, reference.plain, reference.adapted, where)
+        comparison = Comparison.of(state.pairs, reference.plain, reference.adapted)
         hurts = comparison.may_hurt if state.guarding else comparison.hurts
         return replace(status, shadow=comparison, guarding=self.guards and hurts)
+
+    def _expecting(self, status: Status, state: MonitorState) -> Status:
+        """Add what accuracy is expected of the images remembered."""
+        reference = self.reference
+        if reference.adapted is None or not state.images:
+            return status
+        expected = None
+        if len(state.features) and BLINDING.isdisjoint(status.faults):
+            expected = reference.expect(state.predictions, state.features)
+        if expected is None:
+            return replace(status, accuracy_unknown=True)
+        if reference.unlabelled:
+            return replace(status, relative_accuracy=expected)
+        return replace(status, accuracy=expected)
 
     def notify(self, reading: Reading) -> None:
         """Log the events of a batch, and pass them on."""
@@ -479,7 +497,7 @@ class Monitor(Observer[MonitorState]):
         is_fixed = state.scene.fixed
         drifts = self._drift.init() if is_fixed else state.drift
         if not is_fixed:
-            drifts, _ = self._drift.update(drifts, features, times, predictions[:, 2])
+            drifts, _ = self._drift.update(drifts, features, times, predictions[:, 1])
         recent = max(WINDOW, len(features))
         features = np.concatenate([state.features, features])[-recent:]
         predictions = np.concatenate([state.predictions, predictions])[-recent:]

@@ -1,7 +1,7 @@
 """The monitor's reference: statistics of clean images, of corruptions, and of a method's predictions on both.
 
-:meth:`MonitorReference.collect` makes it from clean images: their features, signatures of 18 corruptions, made by
-corrupting some of them, and how often predictions are right on all of these. Its file holds no image and no label.
+:meth:`Reference.collect` makes it from clean images: their features, signatures of 18 corruptions, made by
+corrupting some of them, and how often predictions are right. Its file holds no image and no label.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import softmax
 
 from fozo.data.classes import match_classes
 from fozo.data.corruptions import KINDS, corrupt
@@ -24,9 +23,16 @@ from fozo.data.sets.base import ImageSet
 from fozo.data.streams import prepare
 from fozo.errors import FozoError
 from fozo.methods.method import Method
+from fozo.monitor.accuracy import (
+    ADAPTED_ERROR,
+    PLAIN_ERROR,
+    CleanConfidence,
+    Estimate,
+    different_pictures,
+    prediction_features,
+)
 from fozo.monitor.drift import MIN_SCALE, RECENT, CleanImages, Whitening
 from fozo.monitor.quality import NAMES, QualityStatistics
-from fozo.monitor.regression import Estimate, Evidence, Regression, prediction_features
 from fozo.monitor.scene import Views, views_of
 from fozo.state import Measured, State
 from fozo.types import Answer, Array, Floats, Spec, short
@@ -44,30 +50,14 @@ UNKNOWN = 3.0  # normalised distance to the nearest signature from which on the 
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """What was measured of some images under one corruption."""
-
-    kind: str
-    severity: int
-    """0 for clean images."""
-    indices: Labels
-    """Which of the clean images they are."""
-    features: Array
-    plain: Floats
-    """Logits of the plain model."""
-    adapted: Floats
-    """Logits of the method, reset before these images."""
-
-
-@dataclass(frozen=True)
-class MonitorReference(Measured):
+class Reference(Measured):
     """What a monitor compares with.
 
     Examples:
-        >>> made = fozo.MonitorReference.collect(fozo.Align(model, source), images, corruptions=False)
+        >>> made = fozo.Reference.collect(fozo.Align(model, statistics), images, corruptions=False)
         >>> made.save("camera.monitor")
-        >>> fozo.MonitorReference.load("camera.monitor")
-        <MonitorReference of align on vit-fashion: 32 clean images with labels, 0 corruptions>
+        >>> fozo.Reference.load("camera.monitor")
+        <Reference of align on vit-fashion: 32 clean images with labels, 0 corruptions>
     """
 
     fingerprint: str
@@ -77,10 +67,10 @@ class MonitorReference(Measured):
     clean: CleanImages
     signatures: Signatures | None
     """``None`` if no images were corrupted."""
-    adapted: Regression | None
-    """Regression for the predictions of the method."""
-    plain: Regression | None
-    """Regression for those of the plain model."""
+    adapted: CleanConfidence | None
+    """For the predictions of the method; ``None`` if it gives no logits."""
+    plain: CleanConfidence | None
+    """For those of the plain model."""
     unlabelled: bool
     """Whether there were no labels: then accuracy is expected as a fraction of that on clean images."""
     views: Views | None = None
@@ -89,16 +79,13 @@ class MonitorReference(Measured):
     """The image-quality statistics that were measured."""
 
     KIND: ClassVar[str] = "monitor reference"
-    ADVICE: ClassVar[str] = "make it again with fozo calibrate --monitor, or MonitorReference.collect"
+    ADVICE: ClassVar[str] = "make it again with fozo calibrate --reference, or Reference.collect"
 
     def __post_init__(self) -> None:
         if self.statistics != NAMES:
             raise ValueError("it has the image-quality statistics of another version")
-        if self.signatures is not None:
-            groups = [part.coordinates for part in (self.adapted, self.plain) if part is not None]
-            widths = {points.shape[-1] for points in (self.signatures.points, *groups)}
-            if widths != {self.clean.width}:
-                raise ValueError("its parts are of different features")
+        if self.signatures is not None and self.signatures.points.shape[-1] != self.clean.width:
+            raise ValueError("its parts are of different features")
 
     @classmethod
     def collect(
@@ -110,10 +97,10 @@ class MonitorReference(Measured):
         corruptions: bool = True,
         sample: int = SAMPLE,
         progress: Progress = lambda doing, done, total: None,
-    ) -> MonitorReference:
+    ) -> Reference:
         """Measure clean images, and some of them corrupted, with a fresh copy of an adapter.
 
-        About 2 x (images + 90 x sample) forward passes; half of them for ``NoAdapt``.
+        About 2 x images forward passes; half of them for ``NoAdapt``. Corrupted images are looked at, not predicted.
 
         Args:
             adapter: what is going to be watched.
@@ -121,7 +108,7 @@ class MonitorReference(Measured):
                 class, or a folder, a video, ``uint8 [n, height, width, channels]``, or a list of pictures.
             labels: for an array, the right columns of the logits, if they are known.
             corruptions: whether to corrupt some of them, which needs the extra ``fozo[bench]``; without, the monitor
-                reports drift, image quality and camera faults, but no diagnosis and no expected accuracy.
+                does not say which corruption a drift resembles.
             sample: images that are corrupted for each kind and severity.
             progress: is called with what is done, how much of it, and how much there is.
         """
@@ -145,54 +132,64 @@ class MonitorReference(Measured):
             )
         if sample < 2:
             raise FozoError(f"sample is {sample}; give at least 2 images for each corruption, such as {SAMPLE}")
-        measurements = list(measure(adapter, images, sample if corruptions else 0, progress))
-        quality = QualityStatistics(spec)
-        frames = (quality.pixels(spec.normalise(picture[None]))[0] for picture in images)
-        return replace(cls.of(adapter, measurements, labels), views=views_of(frames, measurements[0].features))
+        return cls._measured(adapter, images, labels, sample if corruptions else 0, progress)
 
     @classmethod
-    def of(cls, adapter: Method[Any, Any], measurements: list[Measurement], labels: Labels | None) -> MonitorReference:
-        """Fit it to what :func:`measure` returned, the clean images first."""
-        first, *corrupted = measurements
-        spec = adapter.engine.spec
-        clean = CleanImages.of(first.features, prediction_features(first.adapted)[:, 2])
-        reference = cls(spec.fingerprint, spec.name, adapter.info.name, clean, None, None, None, labels is None)
-        if not corrupted:
-            return reference
-        signatures = Signatures.of(first.features, {(one.kind, one.severity): one.features for one in corrupted})
-        reference = replace(reference, signatures=signatures)
-        if not first.plain.shape[1]:  # a detector, say: no logits, so no accuracy is expected
-            return reference
-        clean_probabilities = softmax(first.plain.astype(np.float64), axis=1)
-
-        def regression(outputs: list[Floats]) -> Regression:
-            evidence = []
-            for one, logits in zip(measurements, outputs, strict=True):
-                predicted = logits.argmax(axis=1)
-                correct = None if labels is None else (predicted == labels[one.indices]).astype(np.float64)
-                soft_labels = clean_probabilities[one.indices, predicted]
-                evidence.append(Evidence(one.kind, logits, signatures.coordinates(one.features), soft_labels, correct))
-            return Regression.of(evidence)
-
-        adapted = regression([one.adapted for one in measurements])
-        return replace(reference, adapted=adapted, plain=regression([one.plain for one in measurements]))
+    def _measured(
+        cls, adapter: Method[Any, Any], pixels: Pixels, labels: Labels | None, sample: int, progress: Progress
+    ) -> Reference:
+        """Measure clean images and predict them; then measure ``sample`` corrupted ones of each kind and severity."""
+        engine = adapter.engine
+        spec = engine.spec
+        fresh = adapter.clone()
+        fresh.reset()
+        quality = QualityStatistics(spec)
+        # A detector gives no logits: it is run once to find out, and not again.
+        has_logits = not isinstance(fresh.plain(engine.check(spec.normalise(pixels[:1]))), Answer)
+        adapts = fresh.info.name != "noadapt"
+        features: dict[tuple[str, int], list[Array]] = {}
+        plain: list[Floats] = []
+        adapted: list[Floats] = []
+        for kind, severity, pictures in _batches(pixels, sample, progress):
+            batch = engine.check(spec.normalise(pictures))
+            features.setdefault((kind, severity), []).append(quality(batch.images))
+            if severity or not has_logits:
+                continue
+            logits = fresh.plain(batch)
+            assert not isinstance(logits, Answer)
+            plain.append(logits)
+            adapted.append(fresh(batch.images) if adapts else logits)
+        rows = {domain: np.concatenate(batches) for domain, batches in features.items()}
+        clean = rows.pop(("clean", 0))
+        entropies = prediction_features(np.concatenate(adapted))[:, 1] if has_logits else None
+        return cls(
+            fingerprint=spec.fingerprint,
+            model=spec.name,
+            method=adapter.info.name,
+            clean=CleanImages.of(clean, entropies),
+            signatures=Signatures.of(clean, rows) if rows else None,
+            adapted=_confidence(adapted, labels, ADAPTED_ERROR if adapts else PLAIN_ERROR) if has_logits else None,
+            plain=_confidence(plain, labels, PLAIN_ERROR) if has_logits else None,
+            unlabelled=labels is None,
+            views=views_of((quality.pixels(spec.normalise(picture[None]))[0] for picture in pixels), clean),
+        )
 
     def __repr__(self) -> str:
         kinds = 0 if self.signatures is None else len(self.signatures.kinds)
         images = f"{self.clean.images:,} clean images {'without' if self.unlabelled else 'with'} labels"
-        return f"<MonitorReference of {self.method} on {self.model}: {images}, {kinds} corruptions>"
+        return f"<Reference of {self.method} on {self.model}: {images}, {kinds} corruptions>"
 
     @property
     def expects_accuracy(self) -> bool:
         """Whether it gives an accuracy, not only one relative to clean images."""
         return self.adapted is not None and not self.unlabelled
 
-    def expect(self, predictions: Array, features: Array, *, outside: bool = False) -> Estimate | None:
+    def expect(self, predictions: Array, features: Array) -> Estimate | None:
         """Expected accuracy of predictions, by :func:`prediction_features`, of images with these features."""
-        if self.adapted is None or self.signatures is None:
+        if self.adapted is None:
             return None
-        coordinates = self.signatures.coordinates(features)
-        return self.adapted.estimate(predictions, coordinates, outside=outside, relative=self.unlabelled)
+        pictures = different_pictures(self.clean.whitening(features), self.clean.length)
+        return self.adapted.estimate(predictions, pictures, relative=self.unlabelled)
 
     def check(self, adapter: Method[Any, Any]) -> None:
         """Refuse another model or method than the one it was collected with."""
@@ -257,40 +254,29 @@ def corruption_schedule(count: int, kinds: tuple[str, ...], sample: int = SAMPLE
         yield kind, severity, (turn * size + np.arange(size)) % count
 
 
-def measure(adapter: Method[Any, Any], pixels: Pixels, sample: int, progress: Progress) -> Iterator[Measurement]:
-    """Measure clean images, then ``sample`` corrupted ones of each kind and severity."""
-    engine = adapter.engine
-    fresh = adapter.clone()
-    quality = QualityStatistics(engine.spec)
+def _batches(pixels: Pixels, sample: int, progress: Progress) -> Iterator[tuple[str, int, Pixels]]:
+    """All clean images in batches, with their kind and severity; then ``sample`` of each corruption."""
     domains: list[tuple[str, int, Labels]] = [("clean", 0, np.arange(len(pixels)))]
     if sample:
         domains += corruption_schedule(len(pixels), (*KINDS, *PHYSICAL), sample)
     total = sum(len(indices) for _, _, indices in domains)
     done = 0
-    # A detector gives no logits: it is run once to find out, and not again.
-    has_logits = not isinstance(fresh.plain(engine.check(engine.spec.normalise(pixels[:1]))), Answer)
     for kind, severity, indices in domains:
-        fresh.reset()
-        features: list[Array] = []
-        plain: list[Floats] = []
-        adapted: list[Floats] = []
         for start in range(0, len(indices), BATCH):
             chunk = indices[start : start + BATCH]
             pictures = pixels[chunk]
             if severity:
                 pairs = zip(pictures, map(str, chunk), strict=True)
                 pictures = np.stack([degrade(picture, kind, severity, name) for picture, name in pairs])
-            batch = engine.check(engine.spec.normalise(pictures))
-            features.append(quality(batch.images))
-            logits = fresh.plain(batch) if has_logits else np.zeros((len(chunk), 0))
-            assert not isinstance(logits, Answer)
-            plain.append(logits)
-            adapts = has_logits and fresh.info.name != "noadapt"
-            adapted.append(fresh(batch.images) if adapts else logits)
+            yield kind, severity, pictures
             done += len(chunk)
             progress("collecting the monitor's reference", done, total)
-        measured = np.concatenate(features)
-        yield Measurement(kind, severity, indices, measured, np.concatenate(plain), np.concatenate(adapted))
+
+
+def _confidence(logits: list[Floats], labels: Labels | None, error: float) -> CleanConfidence:
+    joined = np.concatenate(logits)
+    correct = None if labels is None else (joined.argmax(axis=1) == labels).astype(np.float64)
+    return CleanConfidence.of(prediction_features(joined), correct, error)
 
 
 @dataclass(frozen=True)

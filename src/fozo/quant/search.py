@@ -78,7 +78,7 @@ def best(candidates: Tensor, samples: Sequence[Operands], errors: Callable[[Oper
 
     def total(sample: Operands, chosen: Tensor) -> Tensor:
         size = max(1, BLOCK_NUMBERS // max(sample.output.numel(), sample.left.numel()))
-        return torch.cat([errors(sample, part).double() for part in torch.split(candidates[chosen], size)])
+        return torch.cat([errors(sample, tried).double() for tried in torch.split(candidates[chosen], size)])
 
     sums = total(samples[0], torch.arange(len(candidates), device=device))
     # The first sample's winners are run to the end at once: what they reach is the bound for all others.

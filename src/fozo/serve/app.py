@@ -29,6 +29,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from fozo.errors import FozoError
+from fozo.io.notices import Notices
 from fozo.io.system import installed_version
 from fozo.serve import protocol
 from fozo.serve.cameras import Camera, ServedModel
@@ -59,6 +60,7 @@ class InferenceServer:
     def __init__(self, config: ServeConfig, board: CameraBoard | None = None) -> None:
         self.config = config
         self.board = board
+        self.notices = Notices.open(config.webhooks, config.mqtt, (config.secret or "").encode())
         with ExitStack() as stack:
             if config.state is not None and not config.shared:
                 sentence = f"another server keeps its cameras in {config.state}; stop it, or give another --state"
@@ -89,11 +91,13 @@ class InferenceServer:
             if self.config.state is not None:
                 self.unsaved = unsaved
                 LOG.warning("saved %d camera%s in %s", saved, "s" * (saved != 1), self.config.state)
+        self.notices.close()
         self._claim.close()
 
     def _record(self, model: ServedModel, camera: Camera, images: int) -> None:
         for event in camera.events:
             LOG.info("%s, camera %r: %s at image %d: %s", model.name, camera.name, event.name, event.image, event.text)
+            self.notices.send(model.name, camera.name, event.as_dict())
         self.metrics.record(model.name, camera, images)
         if self.board is not None and images and not camera.stateless:
             self.board.record(camera.reading(model.name))

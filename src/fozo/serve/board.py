@@ -69,12 +69,12 @@ class Reading:
     @property
     def numbers(self) -> list[float | None]:
         """Drift over its threshold, expected accuracy and its interval, where they are known; rounded, for JSON."""
-        found: list[float | None] = [None] * 4
+        values: list[float | None] = [None] * 4
         if self.status is not None:
-            found[0] = self.status.drift.ratio
-            if (expected := self.status.accuracy) is not None:
-                found[1:] = expected.value, expected.low, expected.high
-        return [rounded(number) for number in found]
+            values[0] = self.status.drift.ratio
+            if (expected := self.status.expected) is not None:
+                values[1:] = expected.value, expected.low, expected.high
+        return [rounded(number) for number in values]
 
 
 class Point(NamedTuple):
@@ -152,7 +152,9 @@ class CameraHistory:
             "model": reading.model, "camera": reading.camera,
             "state": "silent" if self.silent else reading.state, "images": reading.images,
             "time": rounded(reading.time, 2), **dict(zip(Point._fields[2:], reading.numbers, strict=True)),
-            "sentence": "" if reading.status is None else reading.status.sentence, "gone": self.evicted, "fresh": fresh,
+            "sentence": "" if reading.status is None else reading.status.sentence,
+            "relative": reading.status is not None and reading.status.relative_accuracy is not None,
+            "gone": self.evicted, "fresh": fresh,
             "points": [point[1:] for point in self.points if point.version > sent],
             "events": [[rounded(event.time, 2), event.image, event.name, event.text] for event in events],
             "frames": 0 if self.before is None else self.frames_version,

@@ -21,21 +21,21 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 from fozo.engines.blackbox import BlackBoxEngine
 from fozo.engines.load import load_engine
 from fozo.errors import FozoError
 from fozo.io import unreadable
 from fozo.methods.method import Method, Saved
 from fozo.methods.registry import create
-from fozo.monitor import Event, Guarded, Monitor, MonitorReference
+from fozo.monitor import Event, Guarded, Monitor, Reference
 from fozo.monitor.events import thumbnail
 from fozo.public import adapter
 from fozo.serve import protocol
 from fozo.serve.board import Reading
 from fozo.serve.config import ModelConfig, ServeConfig
 from fozo.serve.merging import LOG, MergingEngine, is_independent
-from fozo.serve.protocol import ACCURACY, DRIFT, LOGITS, UNKNOWN_ACCURACY, InferRequest, InferResponse, Limits
+from fozo.serve.protocol import ACCURACY, DRIFT, LOGITS, InferRequest, InferResponse, Limits
 from fozo.serve.store import LOOKED_AT, CameraFolder, CameraInUse, StateFolder, is_damage
 from fozo.state import Leaf, State, leaves, rebuild
 from fozo.types import Batch, Engine
@@ -47,16 +47,17 @@ RESPONSE_BYTES = 256 << 10
 FRAME_INTERVAL = 1.0  # seconds between two thumbnails of a camera on the page
 
 
-def digest(request: InferRequest) -> str:  # of its images
-    found = hashlib.blake2b(digest_size=16)
+def digest(request: InferRequest) -> str:
+    """Hash the images of a request."""
+    checksum = hashlib.blake2b(digest_size=16)
     if isinstance(request.tensor, tuple):
-        for part in request.tensor:
-            found.update(b"%d " % len(part))
-            found.update(part)
+        for picture in request.tensor:
+            checksum.update(b"%d " % len(picture))
+            checksum.update(picture)
     else:
-        found.update(f"{request.tensor.dtype} {request.tensor.shape}".encode())
-        found.update(np.ascontiguousarray(request.tensor).data)
-    return found.hexdigest()
+        checksum.update(f"{request.tensor.dtype} {request.tensor.shape}".encode())
+        checksum.update(np.ascontiguousarray(request.tensor).data)
+    return checksum.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,8 @@ class Camera:
         self.unsaved = 0
         self._create = create
         self._responses = ResponseCache()
-        self._lock, self._closed = threading.Lock(), False  # held while it learns
+        self._lock = threading.Lock()  # held while it learns
+        self._closed = False
         self._frame: npt.NDArray[Any] | None = None
         self._framed = -FRAME_INTERVAL
         self._use(*create(self.events.append))
@@ -225,7 +227,7 @@ class Camera:
             # A fresh method takes over only if it does not refuse the images.
             method, monitor = self._create(self.events.append) if request.start else (self.method, self.monitor)
             with working():
-                found: Any = method(images)
+                predicted: Any = method(images)
             if request.start:
                 self.detach()
                 self._use(method, monitor)
@@ -236,7 +238,7 @@ class Camera:
             count = len(images) if images.ndim == 4 else 1
             self.images += count
             self.unsaved += count
-            outputs = found if isinstance(found, dict) else {LOGITS: np.asarray(found, dtype=np.float32)}
+            outputs = predicted if isinstance(predicted, dict) else {LOGITS: np.asarray(predicted, dtype=np.float32)}
             response = self._response(count, outputs)
             if key is not None:
                 self._responses.add(key, response)
@@ -249,11 +251,7 @@ class Camera:
         drift = status.drift
         accuracy = status.accuracy
         numbers = (float(drift.drift_detected), drift.distance, drift.threshold, drift.p_value)
-        expected = None
-        if accuracy is not None:
-            expected = accuracy.value, accuracy.low, accuracy.high
-        elif self.monitor.reference.expects_accuracy:
-            expected = UNKNOWN_ACCURACY
+        expected = None if accuracy is None else (accuracy.value, accuracy.low, accuracy.high)
         return InferResponse(images, outputs, numbers, expected, status.sentence, status.faults)
 
     def reading(self, model: str) -> Reading:
@@ -342,14 +340,14 @@ def pass_outputs_through(engine: BlackBoxEngine, batch: Batch) -> protocol.Outpu
         return answer if isinstance(answer, dict) else {names[0]: answer}
 
     engine.model = by_name
-    found = dict[str, tuple[str, list[int]]]()
+    described = dict[str, tuple[str, list[int]]]()
     for name, array in cast("dict[str, Any]", engine.answer(batch)).items():
         if name in protocol.MONITORED:
             raise FozoError(f"an output is called {name}, as one of the server's own; give it another name")
         shape = list(engine.outputs[name])
         kept = len(shape) == np.ndim(array) > 0
-        found[name] = protocol.datatype(array), [-1, *shape[1:]] if kept else [-1] * np.ndim(array)
-    return found
+        described[name] = protocol.datatype(array), [-1, *shape[1:]] if kept else [-1] * np.ndim(array)
+    return described
 
 
 class ServedModel:
@@ -379,13 +377,15 @@ class ServedModel:
             self.caller = merging.caller
             self.outputs = protocol.class_outputs(engine.spec)
         self.spec = engine.spec
-        source = None if config.stats is None else SourceStatistics.load(config.stats)
-        if source is None and config.method is None:
-            raise FozoError(f"the model {self.name} has no stats; give what fozo calibrate wrote, or another method")
+        statistics = None if config.statistics is None else Statistics.load(config.statistics)
+        if statistics is None and config.method is None:
+            raise FozoError(
+                f"the model {self.name} has no statistics; give what fozo calibrate wrote, or another method"
+            )
         make: Callable[..., Method[Any, Any]] = partial(create, config.method) if config.method else adapter
-        self._prototype = make(self.engine, source, **config.options)
+        self._prototype = make(self.engine, statistics, **config.options)
         self.method = self._prototype.info.name
-        self.reference = None if config.reference is None else MonitorReference.load(config.reference)
+        self.reference = None if config.reference is None else Reference.load(config.reference)
         accuracy = self.reference is not None and self.reference.expects_accuracy
         self.monitored = ((ACCURACY,) if accuracy else ()) + (() if self.reference is None else (DRIFT,))
         self._create(lambda event: None)  # refuses a reference of another model or method

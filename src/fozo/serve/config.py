@@ -5,8 +5,8 @@
 
     [models.fashion]
     model = "fashion.onnx"
-    stats = "fashion.statistics.safetensors"
-    reference = "fashion.monitor.safetensors"
+    statistics = "fashion.statistics.safetensors"
+    reference = "fashion.reference.safetensors"
     options = { slots = 2 }
 
 Paths in a file are relative to its folder.
@@ -34,10 +34,10 @@ class ModelConfig:
     """What clients call it."""
     model: str
     """What :func:`fozo.load_engine` takes."""
-    stats: str | None = None
+    statistics: str | None = None
     """What ``fozo calibrate`` wrote."""
     reference: str | None = None
-    """What ``fozo calibrate --monitor`` wrote; without it there is no monitor."""
+    """What ``fozo calibrate --reference`` wrote; without it there is no monitor."""
     method: str | None = None
     """One of :func:`fozo.list_methods`; by default the recommended one."""
     options: Mapping[str, Value] = field(default_factory=dict)
@@ -133,6 +133,12 @@ class ServeConfig:
     """File of the TLS certificate."""
     key: str | None = None
     """File of the certificate's key."""
+    webhooks: tuple[str, ...] = ()
+    """Addresses that every event is sent to, as JSON."""
+    secret: str | None = None
+    """What the webhooks' notices are signed with."""
+    mqtt: str | None = None
+    """Address of the MQTT broker that every event is published at."""
 
     def __post_init__(self) -> None:
         names = [model.name for model in self.models]
@@ -154,27 +160,30 @@ class ServeConfig:
             raise FozoError("TLS needs a certificate and its key; give both")
 
 
-FILES = ("state", "certificate", "key", "stats", "reference", "model")  # settings that name a file
+FILES = ("state", "certificate", "key", "statistics", "reference", "model")  # settings that name a file
 
 
 def read_config(path: Path) -> ServeConfig:
     settings = read_toml(path)
-    if "token" in settings:
-        raise FozoError(f"{path} holds a token, which others may read there; give the name of its own file, token_file")
-    token_file = settings.pop("token_file", None)
+    secrets = dict[str, str]()
+    for name in ("token", "secret"):
+        if name in settings:
+            raise FozoError(f"{path} holds a {name}, which others may read there; name its own file as {name}_file")
+        file = settings.pop(f"{name}_file", None)
+        if file is not None:
+            secrets[name] = read_secret(_relative(path, file))
     models = settings.pop("models", None)
     if not isinstance(models, dict) or not all(isinstance(table, dict) for table in models.values()):
         raise FozoError(f"{path} should have a table [models.NAME] for each model")
     read = tuple(_read_model(path, name, table) for name, table in models.items())
-    token = None if token_file is None else read_token(_relative(path, token_file))
     settings = _with_paths(path, settings)
-    return as_dataclass(ServeConfig, settings, str(path), advice="correct it", models=read, token=token)
+    return as_dataclass(ServeConfig, settings, str(path), advice="correct it", models=read, **secrets)
 
 
-def read_token(path: str) -> str:
+def read_secret(path: str) -> str:
     text = read_text(path)
     if Path(path).stat().st_mode & 0o077:
-        LOG.warning("other users can read the token in %s; chmod 600 it", path)
+        LOG.warning("other users can read the secret in %s; chmod 600 it", path)
     return text.strip()
 
 

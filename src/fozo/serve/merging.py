@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -29,19 +30,21 @@ from fozo.types import NO_KNOBS, Batch, Engine, Floats, Knobs, Move, Spec, Tap, 
 LOG = logging.getLogger("fozo.serve")
 
 
+@dataclass(eq=False)
 class _Call:
     """One caller's batch, and its result."""
 
-    def __init__(self, batch: Batch, knobs: Knobs, taps: tuple[Tap, ...], deadline: float) -> None:
-        self.batch = batch
-        self.knobs = knobs
-        self.taps = taps
-        self.deadline = deadline
-        self.mergeable = knobs.prompts is None and knobs.candidates() == 1
+    batch: Batch
+    knobs: Knobs
+    taps: tuple[Tap, ...]
+    deadline: float
+    done: bool = False
+    result: Taps = field(default_factory=dict)
+    error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self.mergeable = self.knobs.prompts is None and self.knobs.candidates() == 1
         self.woken = threading.Event()  # set when it is done, or its thread is to look whether a pass should begin
-        self.done = False
-        self.result: Taps = {}
-        self.error: BaseException | None = None
 
     def fits(self, other: _Call) -> bool:
         same = type(self.batch) is type(other.batch) and self.batch.images.shape[1:] == other.batch.images.shape[1:]
@@ -126,12 +129,12 @@ class MergingEngine(EngineBase):
         group = list[_Call]()
         others = list[_Call]()
         images = 0
-        for each in self._waiting:
-            if each is first or (each.fits(first) and images + len(each.batch) <= self.max_batch):
-                group.append(each)
-                images += len(each.batch)
+        for waiting in self._waiting:
+            if waiting is first or (waiting.fits(first) and images + len(waiting.batch) <= self.max_batch):
+                group.append(waiting)
+                images += len(waiting.batch)
             else:
-                others.append(each)
+                others.append(waiting)
         all_waiting = len(self._waiting) >= self._callers
         left = first.deadline - now
         if not (all_waiting or images >= self.max_batch or not first.mergeable or left <= 0):
@@ -166,7 +169,7 @@ class MergingEngine(EngineBase):
     def _run_merged(self, group: list[_Call]) -> None:
         counts = [len(call.batch) for call in group]
         images = np.concatenate([call.batch.images for call in group])
-        cls, patches = ([getattr(call.knobs, part) for call in group] for part in ("cls", "patches"))
+        cls, patches = ([getattr(call.knobs, kind) for call in group] for kind in ("cls", "patches"))
         knobs = Knobs(
             cls=_merge_moves(cls, counts),
             patches=_merge_moves(patches, counts),
@@ -185,7 +188,7 @@ def is_independent(engine: Engine) -> bool:
     """
     spec = engine.spec
     numbers = np.random.default_rng(0)
-    mean, std = (np.reshape(each, (-1, 1, 1)) for each in spec.normalisation or (0.0, 1.0))
+    mean, std = (np.reshape(values, (-1, 1, 1)) for values in spec.normalisation or (0.0, 1.0))
     gray = numbers.uniform(0.4, 0.6, (2, *spec.image_shape))
     harsh = np.stack([gray[0], numbers.integers(0, 2, spec.image_shape)])
     batches = [engine.check(((pixels - mean) / std).astype(np.float32)) for pixels in (gray, harsh)]
@@ -197,33 +200,23 @@ def is_independent(engine: Engine) -> bool:
 
 
 def _merge_moves(moves: Sequence[Move | None], counts: Sequence[int]) -> Move | None:
-    """Concatenate the moves of several batches of ``counts`` images: a row for each image."""
-    like = next((move for move in moves if move is not None), None)
-    if like is None:
-        return None
-    shape = (1, sum(counts), *like.scale.shape[2:])
-    scale = np.ones(shape, like.scale.dtype)
-    shift = np.zeros(shape, like.scale.dtype)
-    end = 0
-    for move, count in zip(moves, counts, strict=True):
-        end += count
-        if move is not None:
-            scale[:, end - count : end] = move.scale
-            shift[:, end - count : end] = move.shift
-    return Move(scale, shift)
+    scale = _merge([None if move is None else move.scale for move in moves], counts, 1.0)
+    shift = _merge([None if move is None else move.shift for move in moves], counts, 0.0)
+    return None if scale is None or shift is None else Move(scale, shift)
 
 
 def _merge_matrices(matrices: Sequence[Floats | None], counts: Sequence[int]) -> Floats | None:
-    """Concatenate the matrices of several batches of ``counts`` images; the identity where there are none."""
-    like = next((values for values in matrices if values is not None), None)
+    return _merge(matrices, counts, np.eye(max(0 if values is None else values.shape[-1] for values in matrices)))
+
+
+def _merge(arrays: Sequence[Floats | None], counts: Sequence[int], neutral: Floats | float) -> Floats | None:
+    """Concatenate arrays ``[1, images or 1, ...]`` of several batches of ``counts`` images; ``neutral`` for none."""
+    like = next((array for array in arrays if array is not None), None)
     if like is None:
         return None
-    blocks, dim = like.shape[2:4]
-    merged = np.empty((1, sum(counts), blocks, dim, dim), like.dtype)
-    merged[:] = np.eye(dim)
-    end = 0
-    for values, count in zip(matrices, counts, strict=True):
-        end += count
-        if values is not None:
-            merged[:, end - count : end] = values
+    merged = np.empty((1, sum(counts), *like.shape[2:]), like.dtype)
+    merged[:] = neutral
+    for array, count, end in zip(arrays, counts, np.cumsum(counts), strict=True):
+        if array is not None:
+            merged[:, end - count : end] = array
     return merged

@@ -1,5 +1,6 @@
 """Metrics for Prometheus. Clients name the cameras, so the number of labels is limited."""
 
+import math
 import time
 from functools import partial
 
@@ -49,6 +50,7 @@ class Metrics:
         self.threshold = gauge("fozo_drift_threshold", "Distance above which it is drift", camera)
         self.drifted = gauge("fozo_drift_detected", "Whether there is drift", camera)
         self.accuracy = gauge("fozo_expected_accuracy", "Expected accuracy of predictions", camera)
+        self.relative = gauge("fozo_relative_accuracy", "The same, over that on clean images: without labels", camera)
         self.quality = gauge("fozo_image_quality", "Change of a statistic against clean images", [*camera, "band"])
         self.last = gauge("fozo_last_image_seconds", "When the last image came, in seconds since 1970", camera)
         self.silent = gauge("fozo_silent", f"Whether no image came for {SILENT:g} s", camera)
@@ -96,10 +98,12 @@ class Metrics:
         self.score.labels(model, name).set(status.drift.distance)
         self.threshold.labels(model, name).set(status.drift.threshold)
         self.drifted.labels(model, name).set(status.drift.drift_detected)
-        if status.accuracy is not None:
-            self.accuracy.labels(model, name).set(status.accuracy.value)
         for kind in LASTING:
             self.fault.labels(model, name, kind).set(kind in status.faults)
+        reference = camera.monitor.reference
+        if reference.adapted is not None:
+            accuracy = self.relative if reference.unlabelled else self.accuracy
+            accuracy.labels(model, name).set(math.nan if status.expected is None else status.expected.value)
         for band, change in status.quality.items():
             self.quality.labels(model, name, band).set(change)
 
@@ -107,10 +111,10 @@ class Metrics:
         """Drop the gauges of an evicted camera; its counts stay."""
         self._gauged.discard((model, camera))
         self._without.discard((model, camera))
-        shown = (self.ratio, self.score, self.threshold, self.drifted, self.accuracy, self.memories, self.quality)
+        scores = (self.ratio, self.score, self.threshold, self.drifted, self.accuracy, self.relative)
         key = (model, camera)
         lasting = () if key in self._counted else (self.last, self.silent)  # a camera that left stays silent
-        for gauge in (*shown, self.fault, *lasting):
+        for gauge in (*scores, self.memories, self.quality, self.fault, *lasting):
             gauge.remove_by_labels({"model": model, "stream": camera})
 
     def text(self) -> bytes:

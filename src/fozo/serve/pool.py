@@ -83,7 +83,8 @@ class Pool:
             thread.start()
 
     @property
-    def cameras(self) -> int:  # in memory
+    def cameras(self) -> int:
+        """How many are in memory."""
         with self._changed:
             return sum(slot.camera is not None for slot in self._slots.values())
 

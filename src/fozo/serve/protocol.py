@@ -320,7 +320,7 @@ def _numbers(data: list[Any], types: tuple[type, ...]) -> npt.NDArray[np.float64
 
 ALIBI = ("is_drift", "distance", "threshold", "p_val")  # Alibi Detect's names
 UNKNOWN_DRIFT = (0.0, 0.0, 1.0, 1.0)
-UNKNOWN_ACCURACY = (0.5, 0.0, 1.0)  # where there is no estimate: of images that cannot be pictures
+UNKNOWN_ACCURACY = (-1.0, -1.0, -1.0)  # as an output: a tensor has no word for it
 UNKNOWN_SENTENCE = "unknown: this answer was kept from before there was a reference"
 EXPECTED = ("expected_accuracy", "expected_accuracy_low", "expected_accuracy_high")
 
@@ -381,7 +381,7 @@ def write_response(response: InferResponse, request: InferRequest, spec: Spec, m
         reported["sentence"] = response.sentence if response.drift else UNKNOWN_SENTENCE
         reported["faults"] = ",".join(response.faults)
     if ACCURACY in request.reported:
-        reported |= zip(EXPECTED, response.accuracy or UNKNOWN_ACCURACY, strict=True)
+        reported |= zip(EXPECTED, response.accuracy or ("unknown",) * len(EXPECTED), strict=True)
     if reported:
         payload["parameters"] = reported
     try:

@@ -7,15 +7,16 @@ or, with a TOML file that all nodes can read (as they have to read the model and
 
     serve run fozo.serve.ray:from_file config=/shared/serve.toml servers=4
 
-Routing is Ray Serve's: :class:`CameraRouter` tells its proxies and handles which replica has a camera. Clients name the
-camera in the header ``serve_multiplexed_model_id``; a request without it is parsed by the replica that gets it, and
-handed on once. The locks of the state folder guarantee that a camera is in one replica at a time.
+Ray Serve's consistent hashing, which Ray calls experimental, sends a camera to one replica. Clients name the camera in
+the header ``X-Sequence-Id`` if Ray was started with ``RAY_SERVE_SESSION_ID_HEADER_KEY=x-sequence-id``, or else in Ray's
+own, ``x-session-id``; a request without it is parsed by the replica that gets it, and handed on once. The locks of the
+state folder guarantee that a camera is in one replica at a time, however requests are routed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,7 +38,7 @@ try:
     from ray.exceptions import RayError, RayTaskError
     from ray.serve.config import RequestRouterConfig
     from ray.serve.exceptions import RayServeException
-    from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
+    from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
 except ImportError as error:
     raise FozoError(f"this needs {error.name}; install it with pip install 'fozo[ray-serve]'") from error
 
@@ -53,26 +54,9 @@ if TYPE_CHECKING:
 
 SHUTDOWN_TIMEOUT = 60.0  # seconds that a replica may take to save its cameras when it is stopped
 BROADCAST_TIMEOUT = 10.0
+SESSION_HEADER = os.environ.get("RAY_SERVE_SESSION_ID_HEADER_KEY", "x-session-id")
+"""By which Ray's proxies route; like them, a replica has the environment that Ray was started in."""
 ANONYMOUS = " "  # key of requests without a sequence_id, which share a memory
-
-
-class CameraRouter(RequestRouter):
-    """Sends the requests of a camera to one replica by rendezvous hashing: if replicas change, few cameras move."""
-
-    async def choose_replicas(
-        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
-    ) -> list[list[RunningReplica]]:
-        if pending_request is None:
-            return [candidate_replicas]
-        pending_request.routing_context.should_backoff = True  # instead of asking a busy replica in a loop
-        metadata = pending_request.metadata
-        key = metadata.multiplexed_model_id or metadata.internal_request_id
-        return [[max(candidate_replicas, key=lambda replica: weight(replica.replica_id.unique_id, key))]]
-
-
-def weight(replica: str, camera: str) -> bytes:
-    """The replica with the largest weight has the camera."""
-    return hashlib.blake2b(f"{replica} {camera}".encode(), digest_size=8).digest()
 
 
 class Replica(InferenceServer):
@@ -89,7 +73,7 @@ class Replica(InferenceServer):
 
     async def predict(self, http: HTTPRequest | None, model: ServedModel, request: InferRequest) -> Body:
         camera = request.camera or (ANONYMOUS if self.config.anonymous == "shared" else "")
-        if http is None or not camera or serve.get_multiplexed_model_id():
+        if http is None or not camera or http.headers.get(SESSION_HEADER):
             work = self._predict_here(http, model, request)
         else:
             work = self._forward(camera, model, request)
@@ -116,7 +100,7 @@ class Replica(InferenceServer):
         try:
             while True:
                 try:
-                    method = self.handle.options(multiplexed_model_id=camera).answer
+                    method = self.handle.options(session_id=camera).answer
                     body, refused = await cast("Any", method.remote(model.name, request))
                     break
                 except RayTaskError:  # a fault of the server itself
@@ -184,7 +168,10 @@ def application(config: ServeConfig, *, servers: int = 2, cpus: float = 1.0) -> 
         ray_actor_options={"num_cpus": cpus},
         max_ongoing_requests=2 * config.max_queue + 64,  # the pool and _forward() refuse more
         graceful_shutdown_timeout_s=SHUTDOWN_TIMEOUT,
-        request_router_config=RequestRouterConfig(request_router_class=cast("Any", CameraRouter)),
+        request_router_config=RequestRouterConfig(
+            request_router_class=cast("Any", ConsistentHashRouter),
+            request_router_kwargs={"num_fallback_replicas": 0},  # a busy replica is waited for
+        ),
     )
     return deployment(serve.ingress()(Replica)).bind(config)
 

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import torch
 from torch import Tensor, nn
 
+from fozo.types import Knobs, Move, Spec
 from tests.models.helpers import shake
 
 SIZE, PATCH, WIDTH, DEPTH, HEADS, CLASSES = 32, 8, 48, 3, 3, 7
@@ -232,3 +234,19 @@ WRITERS: dict[str, Callable[[nn.Module, Path], Path]] = {
     "INT8 operators": lambda module, path: in_int8(module, path, operators=True),
     "dynamic INT8": in_dynamic_int8,
 }
+
+
+def images(count: int = 3, size: int = SIZE) -> np.ndarray:
+    return np.random.default_rng(5).standard_normal((count, 3, size, size)).astype(np.float32)
+
+
+def random_knobs(spec: Spec) -> Knobs:
+    """Moves and matrices of three images under two candidates."""
+    numbers = np.random.default_rng(6)
+
+    def move() -> Move:
+        shape = (2, 3, spec.depth, spec.dim)
+        return Move(1 + 0.2 * numbers.standard_normal(shape), 0.3 * numbers.standard_normal(shape))
+
+    noise = numbers.standard_normal((2, 3, len(spec.aligned), spec.dim, spec.dim))
+    return Knobs(cls=move(), patches=move(), matrices=np.eye(spec.dim) + 0.3 * noise / spec.dim**0.5)

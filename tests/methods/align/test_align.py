@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fozo
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 from fozo.errors import FozoError
 from fozo.state import same
 from fozo.types import NO_KNOBS, Batch, Knobs, Tap, Taps
@@ -36,9 +36,7 @@ class Watched(EngineAround):
         return found
 
 
-def test_it_is_what_adapter_makes_and_costs_one_pass(
-    engine: fozo.Engine, source: SourceStatistics, tmp_path: Path
-) -> None:
+def test_it_is_what_adapter_makes_and_costs_one_pass(engine: fozo.Engine, source: Statistics, tmp_path: Path) -> None:
     source.save(tmp_path / "source.safetensors")
     for method in (fozo.adapter(engine, source), fozo.adapter(random_vit(), tmp_path / "source.safetensors")):
         assert isinstance(method, fozo.Align)
@@ -50,7 +48,7 @@ def test_it_is_what_adapter_makes_and_costs_one_pass(
         fozo.adapter(engine, source, speed=1)
 
 
-def test_the_first_images_are_predicted_as_they_are(engine: fozo.Engine, source: SourceStatistics) -> None:
+def test_the_first_images_are_predicted_as_they_are(engine: fozo.Engine, source: Statistics) -> None:
     method = fozo.Align(engine, source, equaliser_strength=0.0, centre_images=0.0)
     adapted, plain = method(SHIFTED[0]), fozo.NoAdapt(engine)(SHIFTED[0])
     # Equal up to the order of additions, which depends on how many images go through the model together.
@@ -59,7 +57,7 @@ def test_the_first_images_are_predicted_as_they_are(engine: fozo.Engine, source:
 
 
 @pytest.mark.parametrize("size", [1, 20])
-def test_faded_images_get_their_contrast_back_at_once(engine: fozo.Engine, source: SourceStatistics, size: int) -> None:
+def test_faded_images_get_their_contrast_back_at_once(engine: fozo.Engine, source: Statistics, size: int) -> None:
     sharp, faded = BATCHES[0][:size], 0.2 * BATCHES[0][:size]
     method = fozo.Align(engine, source, mean_strength=0.0, cls_strength=0.0, covariance_strength=0.0, centre_images=0.0)
     plain = fozo.NoAdapt(engine)
@@ -69,7 +67,7 @@ def test_faded_images_get_their_contrast_back_at_once(engine: fozo.Engine, sourc
     np.testing.assert_allclose(method(sharp), wanted, atol=0.1)
 
 
-def test_tokens_end_nearer_to_their_clean_statistics(engine: fozo.Engine, source: SourceStatistics) -> None:
+def test_tokens_end_nearer_to_their_clean_statistics(engine: fozo.Engine, source: Statistics) -> None:
     deviations = []
     for strength in (0.0, 0.15, 0.3):
         watched = Watched(engine)
@@ -84,7 +82,7 @@ def test_tokens_end_nearer_to_their_clean_statistics(engine: fozo.Engine, source
     assert deviations[1] < 0.9 * deviations[0] and deviations[2] < deviations[1]
 
 
-def test_each_idea_can_be_switched_off(engine: fozo.Engine, source: SourceStatistics) -> None:
+def test_each_idea_can_be_switched_off(engine: fozo.Engine, source: Statistics) -> None:
     off: dict[str, Any] = {
         "equaliser_strength": 0.0,
         "mean_strength": 0.0,
@@ -104,7 +102,7 @@ def test_each_idea_can_be_switched_off(engine: fozo.Engine, source: SourceStatis
 
 
 @pytest.mark.parametrize("size", [1, 20])
-def test_a_clean_stream_is_hardly_moved(engine: fozo.Engine, source: SourceStatistics, size: int) -> None:
+def test_a_clean_stream_is_hardly_moved(engine: fozo.Engine, source: Statistics, size: int) -> None:
     changes = []
     for stream in (BATCHES, SHIFTED):
         method, plain = fozo.Align(engine, source, equaliser_strength=0.0), fozo.NoAdapt(engine)
@@ -114,7 +112,7 @@ def test_a_clean_stream_is_hardly_moved(engine: fozo.Engine, source: SourceStati
     assert changes[0] < 0.02 * changes[1]
 
 
-def test_another_domain_is_not_moved_by_the_memories_of_this_one(engine: fozo.Engine, source: SourceStatistics) -> None:
+def test_another_domain_is_not_moved_by_the_memories_of_this_one(engine: fozo.Engine, source: Statistics) -> None:
     method = fozo.Align(engine, source, equaliser_strength=0.0, centre_images=0.0)
     for batch in SHIFTED:
         method(batch)
@@ -124,7 +122,7 @@ def test_another_domain_is_not_moved_by_the_memories_of_this_one(engine: fozo.En
 
 
 def test_the_shift_score_is_about_one_on_clean_images_and_far_above_it_elsewhere(
-    engine: fozo.Engine, source: SourceStatistics
+    engine: fozo.Engine, source: Statistics
 ) -> None:
     method = fozo.Align(engine, source)
     scores = {}
@@ -134,7 +132,7 @@ def test_the_shift_score_is_about_one_on_clean_images_and_far_above_it_elsewhere
     assert 0.2 < scores["clean"] < 5 and scores["shifted"] > 20
 
 
-def test_a_failure_in_mid_batch_leaves_no_trace(engine: fozo.Engine, source: SourceStatistics) -> None:
+def test_a_failure_in_mid_batch_leaves_no_trace(engine: fozo.Engine, source: Statistics) -> None:
     watched = Watched(engine)
     method = fozo.Align(watched, source)
     method(BATCHES[0])
@@ -146,7 +144,7 @@ def test_a_failure_in_mid_batch_leaves_no_trace(engine: fozo.Engine, source: Sou
     assert method.metrics() == metrics and method.passes_per_image == spent
 
 
-def test_domains_that_alternate_keep_slots_of_their_own(engine: fozo.Engine, source: SourceStatistics) -> None:
+def test_domains_that_alternate_keep_slots_of_their_own(engine: fozo.Engine, source: Statistics) -> None:
     method = fozo.Align(engine, source)
     for batch in SHIFTED:
         method(batch)
@@ -157,7 +155,7 @@ def test_domains_that_alternate_keep_slots_of_their_own(engine: fozo.Engine, sou
     assert method(mixed).shape == (8, engine.spec.classes) and method.passes_per_image == 1
 
 
-def test_a_camera_remembers_little(engine: fozo.Engine, source: SourceStatistics, tmp_path: Path) -> None:
+def test_a_camera_remembers_little(engine: fozo.Engine, source: Statistics, tmp_path: Path) -> None:
     method = fozo.Align(engine, source, slots=2)
     for factor in (1.0, 3.0, -2.0, 0.1):
         for batch in BATCHES:
@@ -171,19 +169,19 @@ def test_a_camera_remembers_little(engine: fozo.Engine, source: SourceStatistics
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 20])
-def test_any_batch_size_and_uniform_images(engine: fozo.Engine, source: SourceStatistics, size: int) -> None:
+def test_any_batch_size_and_uniform_images(engine: fozo.Engine, source: Statistics, size: int) -> None:
     method = fozo.Align(engine, source)
     for images in (SHIFTED[0], np.zeros_like(BATCHES[0]), np.ones_like(BATCHES[0])):
         out = np.concatenate([method(images[i : i + size]) for i in range(0, 20, size)])
         assert out.shape == (20, engine.spec.classes) and np.isfinite(out).all()
 
 
-def test_half_precision(engine: fozo.Engine, source: SourceStatistics) -> None:
+def test_half_precision(engine: fozo.Engine, source: Statistics) -> None:
     half = fozo.Align(engine, source)(torch.from_numpy(SHIFTED[0]).bfloat16())
     assert isinstance(half, torch.Tensor) and half.isfinite().all()
 
 
-def test_onnx_gives_the_same_predictions(engine: fozo.Engine, source: SourceStatistics, tmp_path: Path) -> None:
+def test_onnx_gives_the_same_predictions(engine: fozo.Engine, source: Statistics, tmp_path: Path) -> None:
     fozo.export(engine, tmp_path / "model.onnx")
     edge = fozo.Align(fozo.load_engine(tmp_path / "model.onnx"), source)
     here = fozo.Align(engine, source)
@@ -191,7 +189,7 @@ def test_onnx_gives_the_same_predictions(engine: fozo.Engine, source: SourceStat
         np.testing.assert_allclose(edge(batch), here(batch), atol=1e-3)
 
 
-def test_without_covariances_it_does_the_rest(engine: fozo.Engine, source: SourceStatistics) -> None:
+def test_without_covariances_it_does_the_rest(engine: fozo.Engine, source: Statistics) -> None:
     """Statistics of fozo 0.2 have none, and files that it exported have no matrices."""
     without = fozo.Align(engine, replace(source, patch_moments=None, noise=None))
     off = fozo.Align(engine, replace(source, noise=None), covariance_strength=0.0)
@@ -212,6 +210,21 @@ def test_without_covariances_it_does_the_rest(engine: fozo.Engine, source: Sourc
         ({"preset": "mine"}, "no preset 'mine'; choose from default"),
     ],
 )
-def test_bad_options(engine: fozo.Engine, source: SourceStatistics, options: dict[str, object], sentence: str) -> None:
+def test_bad_options(engine: fozo.Engine, source: Statistics, options: dict[str, object], sentence: str) -> None:
     with pytest.raises(FozoError, match=sentence):
         fozo.create("align", engine, source, **options)  # type: ignore[arg-type]
+
+
+def test_a_state_is_continued_with_room_for_more_or_fewer_domains(
+    engine: fozo.Engine, source: Statistics, tmp_path: Path
+) -> None:
+    method = fozo.Align(engine, source)
+    for batch in BATCHES:
+        method(batch)
+    method.save(tmp_path / "camera.state")
+    for slots in (1, 20):
+        again = fozo.Align(engine, source, slots=slots)
+        again.restore(tmp_path / "camera.state")
+        np.testing.assert_array_equal(again.predict(SHIFTED[0]), method.predict(SHIFTED[0]))
+    with pytest.raises(FozoError, match=r"saved with config.mean_strength=0.15, but this run has 0.2"):
+        fozo.Align(engine, source, mean_strength=0.2).restore(tmp_path / "camera.state")

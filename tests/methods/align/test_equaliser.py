@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 import fozo
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 from fozo.engines.blackbox import black_box
 from fozo.methods.align.equaliser import HIGH, LOW, MAX_LOG_GAIN, STRONG, Equaliser, Restoration
-from fozo.methods.align.memory import DomainEstimate, Memory, RetrievalConfig
+from fozo.methods.align.memory import DomainEstimate, RetrievalConfig
+from fozo.methods.equalise import Memory
 from fozo.types import Floats
 from tests.helpers import random_images
 
@@ -15,7 +16,7 @@ FEW = 0.01  # variance of a domain that is well known
 
 
 @pytest.fixture
-def equaliser(engine: fozo.Engine, source: SourceStatistics) -> Equaliser:
+def equaliser(engine: fozo.Engine, source: Statistics) -> Equaliser:
     """Whose clean descriptors have a standard deviation of 0.2."""
     made = Equaliser(source, engine, 1.0, RetrievalConfig())
     made.std = np.full_like(made.std, 0.2)
@@ -104,14 +105,14 @@ def photographs(count: int, seed: int = 0) -> Floats:
 
 
 @pytest.fixture(scope="module")
-def camera() -> SourceStatistics:
+def camera() -> Statistics:
     clean = photographs(64, seed=1)
     return fozo.calibrate(
         black_box(lambda images: images, name="camera", image_size=SIDE, mean=0.0, std=1.0), [clean[:32], clean[32:]]
     )
 
 
-def seen(camera: SourceStatistics, images: Floats, profile: str = "detector") -> Floats:
+def seen(camera: Statistics, images: Floats, profile: str = "detector") -> Floats:
     """The images as a black box gets them, the last 16 of them: when the domain is known."""
     engine = black_box(lambda given: given, name="camera", image_size=SIDE, mean=0.0, std=1.0)
     method = fozo.create("equalise", engine, camera, profile=profile)
@@ -121,14 +122,14 @@ def seen(camera: SourceStatistics, images: Floats, profile: str = "detector") ->
 
 
 @pytest.mark.parametrize("profile", ["detector", "tokens"])
-def test_clean_images_are_handed_on_bit_for_bit(camera: SourceStatistics, profile: str) -> None:
+def test_clean_images_are_handed_on_bit_for_bit(camera: Statistics, profile: str) -> None:
     clean = photographs(64, seed=2)
     np.testing.assert_array_equal(seen(camera, clean, profile), clean[48:])
 
 
 @pytest.mark.parametrize(("profile", "at_least"), [("detector", 0.7), ("tokens", 0.4)])
 def test_lost_contrast_is_stretched_towards_the_range_of_a_picture(
-    camera: SourceStatistics, profile: str, at_least: float
+    camera: Statistics, profile: str, at_least: float
 ) -> None:
     clean = photographs(64, seed=2)
     better = seen(camera, 0.6 + 0.1 * clean, profile)
@@ -138,7 +139,7 @@ def test_lost_contrast_is_stretched_towards_the_range_of_a_picture(
 
 
 @pytest.mark.parametrize(("gamma", "at_least"), [(2.2, 0.4), (3.5, 0.2)])
-def test_the_dark_is_brightened_part_of_the_way(camera: SourceStatistics, gamma: float, at_least: float) -> None:
+def test_the_dark_is_brightened_part_of_the_way(camera: Statistics, gamma: float, at_least: float) -> None:
     clean = photographs(64, seed=2)
     dark = clean**gamma
     better = seen(camera, dark, "tokens")
@@ -147,14 +148,14 @@ def test_the_dark_is_brightened_part_of_the_way(camera: SourceStatistics, gamma:
 
 
 @pytest.mark.parametrize("profile", ["detector", "tokens"])
-def test_noise_is_removed_and_the_picture_kept(camera: SourceStatistics, profile: str) -> None:
+def test_noise_is_removed_and_the_picture_kept(camera: Statistics, profile: str) -> None:
     clean = photographs(64, seed=2)
     noisy = np.clip(clean + 0.2 * np.random.default_rng(3).standard_normal(clean.shape), 0, 1).astype(np.float32)
     error, before = (np.square(images - clean[48:]).mean() for images in (seen(camera, noisy, profile), noisy[48:]))
     assert error < 0.4 * before
 
 
-def test_haze_gets_local_contrast_before_a_detector_only(camera: SourceStatistics) -> None:
+def test_haze_gets_local_contrast_before_a_detector_only(camera: Statistics) -> None:
     clean = photographs(64, seed=2)
     haze = np.linspace(0.2, 0.8, SIDE, dtype=np.float32)[:, None]  # denser below
     seen_by = {profile: seen(camera, clean * (1 - haze) + 0.8 * haze, profile) for profile in ("detector", "tokens")}
@@ -162,7 +163,7 @@ def test_haze_gets_local_contrast_before_a_detector_only(camera: SourceStatistic
     assert below["detector"] > 1.1 * below["tokens"]
 
 
-def test_blur_is_sharpened_and_not_stretched(camera: SourceStatistics) -> None:
+def test_blur_is_sharpened_and_not_stretched(camera: Statistics) -> None:
     clean = photographs(64, seed=2)
     rolls = [np.roll(clean, (y, x), axis=(2, 3)) for y in range(-2, 3) for x in range(-2, 3)]
     blurred = np.mean(rolls, axis=0).astype(np.float32)

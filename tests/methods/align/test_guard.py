@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fozo
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 from fozo.errors import FozoError
 from fozo.state import leaves, same
 from fozo.types import NO_KNOBS, Batch, Images, Knobs, Tap, Taps
@@ -49,7 +49,7 @@ GARBAGE: dict[str, Callable[[Single], Single]] = {
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_one_huge_pixel_in_a_batch_does_not_brick_it(engine: fozo.Engine, source: SourceStatistics) -> None:
+def test_one_huge_pixel_in_a_batch_does_not_brick_it(engine: fozo.Engine, source: Statistics) -> None:
     method, alone = fozo.Align(Lenient(engine), source), fozo.Align(engine, source)
     batch = CLEAN[0].copy()
     batch[0, 0, 5, 5] = 1e20
@@ -60,9 +60,7 @@ def test_one_huge_pixel_in_a_batch_does_not_brick_it(engine: fozo.Engine, source
     assert method.metrics()["skipped"] == method.metrics()["fallbacks"] == 0
 
 
-def test_images_too_large_to_describe_are_predicted_and_not_learnt(
-    engine: fozo.Engine, source: SourceStatistics
-) -> None:
+def test_images_too_large_to_describe_are_predicted_and_not_learnt(engine: fozo.Engine, source: Statistics) -> None:
     """Their energies overflow: the others of the batch are adapted to as if they had come alone."""
     method, alone = fozo.Align(Lenient(engine), source), fozo.Align(engine, source)
     batch = DRIFTED[0].copy()
@@ -78,7 +76,7 @@ def test_images_too_large_to_describe_are_predicted_and_not_learnt(
     assert same(method.state(), learnt)
 
 
-def test_a_memory_that_breaks_predictions_is_forgotten(engine: fozo.Engine, source: SourceStatistics) -> None:
+def test_a_memory_that_breaks_predictions_is_forgotten(engine: fozo.Engine, source: Statistics) -> None:
     lenient = Lenient(engine)
     method = fozo.Align(lenient, source)
     method(DRIFTED[0])
@@ -93,7 +91,7 @@ def test_a_memory_that_breaks_predictions_is_forgotten(engine: fozo.Engine, sour
 
 
 def test_a_model_that_is_broken_itself_is_refused_and_nothing_is_forgotten(
-    engine: fozo.Engine, source: SourceStatistics
+    engine: fozo.Engine, source: Statistics
 ) -> None:
     lenient = Lenient(engine)
     method = fozo.Align(lenient, source)
@@ -114,7 +112,7 @@ def test_a_model_that_is_broken_itself_is_refused_and_nothing_is_forgotten(
     )
 )
 def test_after_any_garbage_it_is_as_good_as_new(
-    engine: fozo.Engine, source: SourceStatistics, stretches: list[tuple[str, int, int]]
+    engine: fozo.Engine, source: Statistics, stretches: list[tuple[str, int, int]]
 ) -> None:
     """Garbage frames among genuine ones, then clean images: answered at once, and as by a new adapter."""
     method = fozo.Align(Lenient(engine), source)

@@ -7,7 +7,8 @@ import pytest
 
 from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
-from fozo.methods.align.memory import DomainEstimate, Memory, RetrievalConfig, retrieve
+from fozo.methods.align.memory import DomainEstimate, RetrievalConfig
+from fozo.methods.equalise import Memory, retrieve
 from fozo.monitor import DriftDetector
 
 FEATURES = 21

@@ -23,13 +23,13 @@ def candidates(method: FOZO) -> Any:
     return method._spsa.ask(method.state().spsa)
 
 
-def test_seeds_differ_and_repeat(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
+def test_seeds_differ_and_repeat(engine: fozo.Engine, source: fozo.Statistics) -> None:
     runs = [FOZO(engine, source, seed=seed)(BATCHES[0]) for seed in (0, 0, 1)]
     np.testing.assert_array_equal(runs[0], runs[1])
     assert not np.array_equal(runs[0], runs[2])
 
 
-def test_the_returned_prediction_is_that_of_the_lowest_loss(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
+def test_the_returned_prediction_is_that_of_the_lowest_loss(engine: fozo.Engine, source: fozo.Statistics) -> None:
     method = FOZO(engine, source, passes=6, shift="none")
     taps = run(engine, BATCHES[0], fozo.Knobs(prompts=candidates(method)))
     logits = method(BATCHES[0])
@@ -42,9 +42,7 @@ def test_the_returned_prediction_is_that_of_the_lowest_loss(engine: fozo.Engine,
     assert method.metrics()["loss"] == pytest.approx(min(losses))
 
 
-def test_the_activation_shift_adds_up_the_means_of_both_sides(
-    engine: fozo.Engine, source: fozo.SourceStatistics
-) -> None:
+def test_the_activation_shift_adds_up_the_means_of_both_sides(engine: fozo.Engine, source: fozo.Statistics) -> None:
     method = FOZO(engine, source)
     pooled = run(engine, BATCHES[0], fozo.Knobs(prompts=candidates(method)))[Tap.POOLED]
     method(BATCHES[0])
@@ -56,7 +54,7 @@ def test_the_activation_shift_adds_up_the_means_of_both_sides(
     np.testing.assert_allclose(method(BATCHES[1]), engine.head()(shifted), rtol=1e-5, atol=1e-5)
 
 
-def test_it_descends_its_objective_on_a_fixed_batch(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
+def test_it_descends_its_objective_on_a_fixed_batch(engine: fozo.Engine, source: fozo.Statistics) -> None:
     """Not only runs: on one batch over and over, with many samples, the loss falls."""
     images = random_images(16, seed=9) * 1.5 + 0.5
     method = FOZO(engine, source, passes=32, shift="none")
@@ -67,7 +65,7 @@ def test_it_descends_its_objective_on_a_fixed_batch(engine: fozo.Engine, source:
     assert np.mean(losses[-5:]) < losses[0] - 0.01 * abs(losses[0])
 
 
-def test_single_images_are_remembered_for_their_statistics(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
+def test_single_images_are_remembered_for_their_statistics(engine: fozo.Engine, source: fozo.Statistics) -> None:
     method = FOZO(engine, source, window=4)
     for seed in range(6):
         method(random_images(1, seed=seed))
@@ -84,7 +82,7 @@ def test_single_images_are_remembered_for_their_statistics(engine: fozo.Engine, 
 @pytest.mark.parametrize("kind", [OSError, KeyboardInterrupt])
 def test_a_batch_that_cannot_be_recorded_has_not_happened(
     engine: fozo.Engine,
-    source: fozo.SourceStatistics,
+    source: fozo.Statistics,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     kind: type[BaseException],
@@ -109,10 +107,10 @@ def test_a_batch_that_cannot_be_recorded_has_not_happened(
         with pytest.raises(kind, match="cannot be recorded"):
             method(BATCHES[1])
     assert same(method.state(), before)
-    np.testing.assert_array_equal(fozo.replay(path), method.prompts)
+    np.testing.assert_array_equal(fozo.replay_prompts(path), method.prompts)
     method(BATCHES[1])
     untouched(BATCHES[1])
-    np.testing.assert_array_equal(fozo.replay(path), untouched.prompts)
+    np.testing.assert_array_equal(fozo.replay_prompts(path), untouched.prompts)
 
 
 def test_presets_have_the_published_constants() -> None:
@@ -122,6 +120,6 @@ def test_presets_have_the_published_constants() -> None:
     assert (official.rate_min, official.rate_max, official.rate_at_jump) == (0.1, 3.0, 0.1)
 
 
-def test_the_number_of_prompts_can_be_chosen(engine: fozo.Engine, source: fozo.SourceStatistics) -> None:
+def test_the_number_of_prompts_can_be_chosen(engine: fozo.Engine, source: fozo.Statistics) -> None:
     assert FOZO(engine, source, prompts=5).prompts.shape == (5, engine.spec.dim)
     assert FOZO(engine, source, preset="paper", prompts=1).parameters == engine.spec.dim

@@ -14,6 +14,7 @@ from fozo.io import encode
 from fozo.methods.common.journal import KIND, VERSION, Journal, read_journal
 from fozo.methods.fozo.journal import encode_start, entry_of
 from fozo.methods.fozo.method import AUTHORS_SCHEDULE
+from tests.refusals import refuses
 
 START = np.linspace(-1, 1, 6).reshape(2, 3)
 
@@ -49,11 +50,10 @@ def write_run(path: Path, steps: int) -> list[np.ndarray]:
 
 def test_replay_rebuilds_every_point_bit_for_bit(path: Path) -> None:
     points = write_run(path, 9)
-    np.testing.assert_array_equal(fozo.replay(path), points[-1])
+    np.testing.assert_array_equal(fozo.replay_prompts(path), points[-1])
     for batches, point in enumerate(points):
-        np.testing.assert_array_equal(fozo.replay(path, batches=batches), point)
-    with pytest.raises(FozoError, match="holds 9 batches, not 10"):
-        fozo.replay(path, batches=10)
+        np.testing.assert_array_equal(fozo.replay_prompts(path, batches=batches), point)
+    refuses("holds 9 batches, not 10", fozo.replay_prompts, path, batches=10)
     assert all(len(line) < 250 for line in path.read_bytes().splitlines()[1:])
 
 
@@ -63,9 +63,9 @@ def test_a_torn_last_line_is_dropped_wherever_it_tore(path: Path) -> None:
     last = len(data.splitlines(keepends=True)[-1])
     for lost in range(1, last + 1):
         path.write_bytes(data[: len(data) - lost])
-        np.testing.assert_array_equal(fozo.replay(path), points[3])
+        np.testing.assert_array_equal(fozo.replay_prompts(path), points[3])
     path.write_bytes(data + bytes(60))  # a file system may leave this when only the file's length reached the disk
-    np.testing.assert_array_equal(fozo.replay(path), points[4])
+    np.testing.assert_array_equal(fozo.replay_prompts(path), points[4])
     path.write_bytes(data[:-7])
     reopened = Journal(path, header())
     assert reopened.batches == 3
@@ -87,12 +87,11 @@ def test_a_flipped_bit_never_goes_unnoticed(path: Path) -> None:
         elif line < 4:
             sentence = f"is damaged in line {line + 1}"
         elif position == len(good) - 1:  # without its end the last line is torn
-            np.testing.assert_array_equal(fozo.replay(path), points[3])
+            np.testing.assert_array_equal(fozo.replay_prompts(path), points[3])
             continue
         else:
             sentence = "is damaged in line 5"
-        with pytest.raises(FozoError, match=sentence):
-            fozo.replay(path)
+        refuses(sentence, fozo.replay_prompts, path)
 
 
 STEP = {"index": 2, "gradients": [1.0], "epsilon": 0.1, "rate": 0.1, "loss": 1.0}
@@ -120,8 +119,7 @@ def test_lines_that_are_whole_but_no_steps_are_refused(path: Path, monkeypatch: 
         (entry(rate=1e300, gradients=[1e300]), "batch 2 of the journal .* leads to other prompts"),
     ):
         path.write_bytes(good + encode(line))
-        with pytest.raises(FozoError, match=sentence):
-            fozo.replay(path)
+        refuses(sentence, fozo.replay_prompts, path)
 
 
 def test_rewinding_keeps_the_past_and_replays_the_present(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,16 +135,14 @@ def test_rewinding_keeps_the_past_and_replays_the_present(path: Path, monkeypatc
         journal.rewind(batches)
         journal.close()
         assert path.read_bytes().startswith(before)
-        np.testing.assert_array_equal(fozo.replay(path), points[batches])
+        np.testing.assert_array_equal(fozo.replay_prompts(path), points[batches])
 
 
 def test_another_models_journal_is_refused(path: Path) -> None:
     write_run(path, 2)
-    with pytest.raises(FozoError, match="fingerprint"):
-        Journal(path, header(fingerprint="bbbb"))
-    with pytest.raises(FozoError, match="own journal"):
-        fozo.replay(path, fingerprint="bbbb")
-    fozo.replay(path, fingerprint="aaaa")
+    refuses("fingerprint", Journal, path, header(fingerprint="bbbb"))
+    refuses("own journal", fozo.replay_prompts, path, fingerprint="bbbb")
+    fozo.replay_prompts(path, fingerprint="aaaa")
 
 
 def test_own_noise_has_to_be_given_again(path: Path) -> None:
@@ -156,11 +152,9 @@ def test_own_noise_has_to_be_given_again(path: Path) -> None:
     journal = Journal(path, header(seed=None))
     journal.append(0, entry_of(state))
     journal.close()
-    with pytest.raises(FozoError, match="its own noise"):
-        fozo.replay(path)
-    with pytest.raises(FozoError, match=r"batch 0 .* leads to other prompts"):
-        fozo.replay(path, noise=PhiloxNoise(78))
-    np.testing.assert_array_equal(fozo.replay(path, noise=noise), state.point)
+    refuses("its own noise", fozo.replay_prompts, path)
+    refuses(r"batch 0 .* leads to other prompts", fozo.replay_prompts, path, noise=PhiloxNoise(78))
+    np.testing.assert_array_equal(fozo.replay_prompts(path, noise=noise), state.point)
 
 
 def test_a_forged_header_is_one_sentence(path: Path) -> None:
@@ -176,15 +170,14 @@ def test_a_forged_header_is_one_sentence(path: Path) -> None:
     for change in forged:
         path.write_bytes(encode({**header(), **change}) + rest)
         with pytest.raises(FozoError):
-            fozo.replay(path)
+            fozo.replay_prompts(path)
     path.write_bytes(whole)
-    fozo.replay(path)
+    fozo.replay_prompts(path)
 
 
 def test_one_writer_at_a_time(path: Path) -> None:
     first = Journal(path, header())
-    with pytest.raises(FozoError, match=r"another writer has .*run\.journal open; wait"):
-        Journal(path, header())
+    refuses(r"another writer has .*run\.journal open; wait", Journal, path, header())
     read_journal(path)  # others may read it meanwhile
     first.close()
     Journal(path, header()).close()
@@ -204,6 +197,5 @@ def test_a_file_of_somebody_elses_is_refused_untouched(tmp_path: Path) -> None:
     for content in (b"\xff\xd8\xff\xe0 no newline", b"two\nlines", b"00000000 [1, 2]\n", b"deadbeef deadbeef"):
         path.write_bytes(content)
         for use in (read_journal, lambda file: Journal(file, header())):
-            with pytest.raises(FozoError, match="not a fozo journal"):
-                use(path)
+            refuses("not a fozo journal", use, path)
         assert path.read_bytes() == content

@@ -15,7 +15,8 @@ from fozo.data.corruptions import KINDS
 
 HEADINGS = "Gauss Shot Impul Defcs Gls Mtn Zm Snw Frst Fg Brt Cnt Els Px JPG"
 SHORT = dict(zip(KINDS, HEADINGS.split(), strict=True))  # the paper's headings, for tables on paper
-NUMBERS = ("ours", "low", "high", "std", "paper", "difference", "gain", "gain_low", "gain_high")  # columns of the CSV
+NUMBERS = ("ours", "low", "high", "std", "paper", "difference", "gain", "gain_low", "gain_high",
+           "gain_over_domains_low", "gain_over_domains_high")  # fmt: skip  # columns of the CSV
 SIDES = (LATENCY, ADAPTING, FROZEN)
 FULL_BUDGET = 1400.0  # seconds of the last budget of Table C.1, which is one corruption's run of FOZO
 
@@ -230,7 +231,8 @@ def comma_separated(tables: Sequence[Table]) -> str:
             for column, cell in zip(table.columns, cells, strict=True):
                 if cell is not None:
                     numbers = [cell.ours, *_ends(cell.within), cell.std, cell.paper, cell.difference]
-                    numbers += [cell.gain.value, *_ends(cell.gain.within)] if cell.gain else [None] * 3
+                    gain = cell.gain
+                    numbers += [gain.value, *_ends(gain.within), *_ends(gain.over_domains)] if gain else [None] * 5
                     plain = ["" if value is None else f"{value:.4f}" for value in numbers]
                     writer.writerow([table.name, table.setting, label, column, *plain])
     return text.getvalue()

@@ -5,16 +5,15 @@ Corruption Robustness", NeurIPS 2021), written from their descriptions. Twelve a
 Each has five severities. Their strengths were set with a plain ViT-Tiny alone, so that its accuracy falls about as it
 does under ImageNet-C's fifteen kinds; no adaptation method was looked at.
 
->>> banded = corrupt_unseen(image, "flicker_bands", severity=3, seed=0, image_id="n01440764/a.JPEG")
+They are corrupted with :func:`fozo.data.corruptions.corrupt`, as all kinds are.
 
 A function takes an image (``uint8 [height, width, 3]``), a generator and the strength of a severity. Lengths are shares
 of the shorter side, so any image of 8 x 8 pixels or more is accepted.
 """
 
-import hashlib
 import io
-import json
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +22,7 @@ from PIL import Image
 
 from fozo.data.corruptions.common import plasma, quantise
 from fozo.data.images import Pixels
-from fozo.errors import FozoError
+from fozo.io import read_toml
 
 Field = npt.NDArray[np.float64]
 
@@ -318,65 +317,13 @@ def demosaic(image: Pixels, rng: Generator, pitch: float) -> Pixels:
     return np.array(Image.fromarray(full).resize((width, height), Image.Resampling.NEAREST))
 
 
-STRENGTHS: dict[str, tuple[float, float, float, float, float]] = {
-    "blue_noise_sample": (0.011, 0.032, 0.063, 0.1, 0.17),
-    "brownish_noise": (0.1, 0.14, 0.25, 0.37, 0.48),
-    "caustic_refraction": (0.064, 0.083, 0.098, 0.12, 0.16),
-    "checkerboard_cutout": (0.47, 0.56, 0.65, 0.75, 0.83),
-    "cocentric_sine_waves": (0.05, 0.059, 0.076, 0.11, 0.16),
-    "inverse_sparkles": (0.078, 0.092, 0.11, 0.14, 0.17),
-    "perlin_noise": (0.31, 0.47, 0.63, 0.88, 1.2),
-    "plasma_noise": (0.3, 0.42, 0.74, 1.1, 1.5),
-    "single_frequency_greyscale": (0.053, 0.068, 0.11, 0.14, 0.18),
-    "sparkles": (0.046, 0.078, 0.1, 0.14, 0.17),
-    "flicker_bands": (0.34, 0.5, 0.59, 0.7, 0.81),
-    "white_balance": (0.33, 0.54, 1.1, 1.3, 1.7),
-    "vignette": (3.2, 5, 9.1, 17, 27),
-    "lost_rows": (0.083, 0.13, 0.17, 0.22, 0.32),
-    "bit_errors": (0.094, 0.17, 0.27, 0.44, 0.55),
-    "low_bitrate": (0.15, 0.34, 0.49, 0.76, 1),
-    "dithering": (0.21, 0.27, 0.31, 0.35, 0.39),
-    "flash": (0.93, 1.3, 1.8, 2.6, 3.6),
-    "lens_flare": (0.78, 1.1, 1.5, 2.6, 3.6),
-    "rolling_shutter": (0.062, 0.1, 0.14, 0.19, 0.29),
-    "stuck_columns": (0.033, 0.043, 0.056, 0.082, 0.13),
-    "demosaic": (1.4, 1.6, 2, 2.4, 2.8),
+STRENGTHS: dict[str, tuple[float, ...]] = {
+    kind: tuple(row) for kind, row in read_toml(Path(__file__).with_name("strengths.toml")).items()
 }
 """Of each kind, at severities 1 to 5."""
 
 
-def corrupt_unseen(image: Pixels, kind: str, severity: int, seed: int, *, image_id: str = "") -> Pixels:
-    """Corrupt one colour image; the same arguments always give the same pixels.
-
-    Args:
-        image: ``uint8 [height, width, 3]`` of 8 x 8 pixels or more.
-        kind: one of :data:`UNSEEN_KINDS`.
-        severity: 1 to 5.
-        seed: changes every random draw.
-        image_id: the image's name. Images with different names get different draws from one seed.
-
-    Returns:
-        The corrupted image, of the same shape and type. The input is not changed.
-    """
-    if kind not in UNSEEN_KINDS:
-        raise FozoError(f"the second test set has no corruption {kind!r}; choose among {', '.join(UNSEEN_KINDS)}")
-    if severity not in (1, 2, 3, 4, 5):
-        raise FozoError(f"severity is {severity}; give 1 (slight) to 5 (strong)")
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or min(image.shape[:2]) < 8:
-        raise FozoError(
-            f"the image is {image.dtype} of shape {image.shape}; give uint8 [height, width, 3], 8 px or more"
-        )
-    return apply(image, kind, STRENGTHS[kind][severity - 1], _generator(image_id, kind, severity, seed))
-
-
-def apply(image: Pixels, kind: str, strength: float, rng: Generator) -> Pixels:
-    """Corrupt one colour image by any strength."""
-    corruption: Callable[[Pixels, Generator, float], Pixels] = globals()[kind]
-    return np.ascontiguousarray(corruption(image, rng, strength))
-
-
-def _generator(image_id: str, kind: str, severity: int, seed: int) -> Generator:
-    """A generator of this image's own, keyed as those of ImageNet-C's kinds are."""
-    text = json.dumps(["unseen", image_id, kind, int(severity), int(seed)])
-    key = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
-    return np.random.Generator(np.random.Philox(key=key))
+def corruption(kind: str) -> Callable[[Pixels, Generator, float], Pixels]:
+    """Return the function of a kind, which takes any strength."""
+    function: Callable[[Pixels, Generator, float], Pixels] = globals()[kind]
+    return function

@@ -9,16 +9,16 @@ all files here were written by ``training/pack.py``.
 
 from pathlib import Path
 
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 
 FOLDER = Path(__file__).parent
 IMAGES = FOLDER / "fashion-mnist.npz"  # what ``open_images`` takes
 MODELS = {"float32": FOLDER / "fashion-float32.onnx", "INT8": FOLDER / "fashion-int8.onnx"}
 """What ``load_engine`` takes. The INT8 file is a model of its own, with its own statistics."""
 MONITOR = MODELS["float32"].with_suffix(".monitor.safetensors")
-"""What ``MonitorReference.load`` takes: of Align on the float32 model; no image is in it."""
+"""What ``Reference.load`` takes: of Align on the float32 model; no image is in it."""
 
 
-def source(model: Path) -> SourceStatistics:
+def statistics(model: Path) -> Statistics:
     """Statistics of one of :data:`MODELS` over clean images of the training set."""
-    return SourceStatistics.load(model.with_suffix(".statistics.safetensors"))
+    return Statistics.load(model.with_suffix(".statistics.safetensors"))

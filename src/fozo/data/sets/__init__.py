@@ -95,8 +95,8 @@ def recognise(tree: folder.Tree, own_classes: bool = False) -> tuple[folder.Tree
         return recognise(tree.below(folders[0]), own_classes)
     if not any(map(any, inside)):
         expected = "class/image or kind/severity/class/image"
-        found = f"{len(files)} images and {f'the folders {folder.some(folders)}' if folders else 'no folders'}"
-        raise FozoError(f"{root} is not a set of labelled images: expected {expected}, but found {found}")
+        content = f"{len(files)} images and {f'the folders {folder.some(folders)}' if folders else 'no folders'}"
+        raise FozoError(f"{root} is not a set of labelled images: expected {expected}, but found {content}")
     return tree, "folder" if own_classes else _name_of_classes(root, folders, inside)
 
 
@@ -166,11 +166,11 @@ def check_image_set(
     with ThreadPoolExecutor(usable_cpus()) as pool:
         for start in range(0, total, CHUNK):
             end = min(start + CHUNK, total)
-            for name, found in pool.map(inspect, range(start, end)):
-                if isinstance(found, str):
-                    broken[name] = found
+            for name, size in pool.map(inspect, range(start, end)):
+                if isinstance(size, str):
+                    broken[name] = size
                 else:
-                    sizes[found] += 1
+                    sizes[size] += 1
             progress(end, total)
     counts = [f"{width}x{height} ({count})" for (height, width), count in sizes.most_common()]
     read = f"headers of all {total} images, {len(decoded)} images decoded"

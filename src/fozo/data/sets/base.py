@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.core.noise import check_seed
-from fozo.data.corruptions import KINDS
+from fozo.data.corruptions import ALL_KINDS
 from fozo.data.images import Pixels
 from fozo.errors import FozoError
 
@@ -184,24 +184,24 @@ def with_size(images: ImageSet) -> ImageSet:
 
 
 def probe(images: ImageSet) -> dict[tuple[str, Domain], tuple[int, int]]:
-    found = {}
+    sizes = {}
     count = len(images.samples)
     for flat in np.unique(np.linspace(0, count * len(images.domains) - 1, PROBES).astype(int)).tolist():
         key = images.samples[flat % count].path, images.domains[flat // count]
         with suppress(FozoError):
-            found[key] = images.store.measure(*key)
-    return found
+            sizes[key] = images.store.measure(*key)
+    return sizes
 
 
 def in_paper_order(kinds: Collection[str]) -> list[str]:
-    return [kind for kind in KINDS if kind in kinds] + sorted(set(kinds) - set(KINDS))
+    return [kind for kind in ALL_KINDS if kind in kinds] + sorted(set(kinds) - set(ALL_KINDS))
 
 
-def choose(found: Sequence[Domain], kinds: Names, severities: Sequence[int] | None) -> tuple[Domain, ...]:
+def choose(offered: Sequence[Domain], kinds: Names, severities: Sequence[int] | None) -> tuple[Domain, ...]:
     """Keep the wanted kinds and severities; an absent one is refused."""
-    chosen = list(found)
+    chosen = list(offered)
     for what, wanted in (("kind", kinds), ("severity", severities)):
-        present = {getattr(domain, what) for domain in found}
+        present = {getattr(domain, what) for domain in offered}
         for value in wanted or ():
             if value not in present:
                 has = ", ".join(map(str, sorted(present)))

@@ -18,7 +18,7 @@ from functools import lru_cache
 from importlib.resources import files
 from itertools import chain, repeat
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -69,6 +69,11 @@ class Listing(NamedTuple):
     links: set[str]  # those of the folders that are symbolic links
 
 
+def _refuse(error: OSError) -> NoReturn:
+    name = os.fsdecode(error.filename)
+    raise FozoError(f"cannot list {name:.200}: {error.strerror}; give a folder you may read") from error
+
+
 class Tree:
     """Folders below a root. Each is listed once, when it is first needed."""
 
@@ -85,7 +90,7 @@ class Tree:
 
     def listings(self, folders: Iterable[str]) -> list[Listing]:
         """List many folders; one Python call serves a thousand classes."""
-        found = []
+        listed = []
         for folder in folders:
             path = f"{self.root}/{folder}" if folder else str(self.root)
             if path not in self._listings:
@@ -103,22 +108,22 @@ class Tree:
                                 if entry.is_symlink():
                                     listing.links.add(name)
                 except OSError as error:
-                    raise FozoError(f"cannot list {path}: {error.strerror}; give a folder you may read") from error
+                    _refuse(error)
                 listing.folders.sort()
                 listing.images.sort()
                 self._listings[path] = listing
-            found.append(self._listings[path])
-        return found
+            listed.append(self._listings[path])
+        return listed
 
     def classes(self) -> dict[str, list[str]]:
         """Map every class folder to the paths of its images (``class/file``), all sorted."""
-        found: dict[str, list[str]] = {}
+        paths: dict[str, list[str]] = {}
         names = self.listing().folders
         for name, listing in zip(names, self.listings(names), strict=True):
-            found[name] = list(map(f"{name}/".__add__, listing.images))
+            paths[name] = list(map(f"{name}/".__add__, listing.images))
             if listing.folders:
-                self._descend(name, listing, found[name])
-        return found
+                self._descend(name, listing, paths[name])
+        return paths
 
     def _descend(self, folder: str, listing: Listing, paths: list[str]) -> None:
         """Add the images in the sub-folders of a class; a link among them could lead back up and never end."""
@@ -149,13 +154,13 @@ def label(found: Mapping[str, Sequence[str]], classes: Sequence[str]) -> tuple[S
 
 def open_folder(tree: Tree, classes: Sequence[str] | None = None) -> ImageSet:
     """Open ``class/.../image`` folders; without ``classes`` the sorted folder names are the classes."""
-    found = tree.classes()
-    empty = [name for name, paths in found.items() if not paths]
-    if not found or empty:
+    by_class = tree.classes()
+    empty = [name for name, paths in by_class.items() if not paths]
+    if not by_class or empty:
         fault = f"{some(empty)} hold no images" if empty else "there are no folders"
         should = f"{tree.root} should hold one folder of images for each class"
         raise FozoError(f"{should}, but {fault}; give the folder above the classes")
-    return from_classes("folder", tree.root, found, tuple(found if classes is None else classes))
+    return from_classes("folder", tree.root, by_class, tuple(by_class if classes is None else classes))
 
 
 def from_classes(name: str, root: Path, found: Mapping[str, Sequence[str]], classes: tuple[str, ...]) -> ImageSet:
@@ -169,7 +174,7 @@ def unlabelled(name: str, root: Path, paths: Iterable[str]) -> ImageSet:
 
 def image_paths(root: Path, empty: bool = False) -> list[str]:
     """List every image below a folder, sorted by name; folders mean nothing. ``empty``: there may be none."""
-    files = (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
+    files = (Path(folder, name) for folder, _, names in os.walk(root, onerror=_refuse) for name in names)
     images = (file for file in files if file.name.lower().endswith(EXTENSIONS) and not file.name.startswith("."))
     paths = sorted(file.relative_to(root).as_posix() for file in images if file.is_file())
     if not paths and not empty:
@@ -245,16 +250,16 @@ def imagenet_r_wnids() -> tuple[str, ...]:
 
 
 def _open_whole(name: str, title: str, tree: Tree, classes: tuple[str, ...]) -> ImageSet:
-    found = tree.classes()
-    missing = [folder for folder in classes if not found.get(folder)]
-    extra = [folder for folder in found if folder not in set(classes)]
+    by_class = tree.classes()
+    missing = [folder for folder in classes if not by_class.get(folder)]
+    extra = [folder for folder in by_class if folder not in set(classes)]
     if missing or extra:
         raise FozoError(
             f"{title} should have {len(classes)} class folders ({classes[0]} ... {classes[-1]}) with images, "
             f"but {tree.root} lacks {len(missing)} ({some(missing)}) and has {len(extra)} others ({some(extra)}); "
             f"give the folder above the classes of the whole set"
         )
-    return from_classes(name, tree.root, {folder: found[folder] for folder in classes}, classes)
+    return from_classes(name, tree.root, {folder: by_class[folder] for folder in classes}, classes)
 
 
 def open_imagenet(tree: Tree) -> ImageSet:
@@ -300,7 +305,7 @@ def kind_folders(tree: Tree) -> dict[str, str]:
     that holds severities 1-5 and nothing else, with class folders in them, whatever its name: so ImageNet-3DCC or
     ImageNet-C-bar open as well.
     """
-    found: dict[str, str] = {}
+    folder_of: dict[str, str] = {}
     folders = tree.listing().folders
     for _ in ("kinds", "groups of kinds"):
         inside: list[str] = []
@@ -309,11 +314,11 @@ def kind_folders(tree: Tree) -> dict[str, str]:
             if not names:
                 continue
             if set(names) <= set(SEVERITIES) and tree.listing(f"{folder}/{names[0]}").folders:
-                found[folder.rpartition("/")[2]] = folder
+                folder_of[folder.rpartition("/")[2]] = folder
             else:
                 inside += map(f"{folder}/".__add__, names)
         folders = inside
-    return {kind: found[kind] for kind in in_paper_order(found)}
+    return {kind: folder_of[kind] for kind in in_paper_order(folder_of)}
 
 
 def read_record(root: Path) -> dict[str, object] | None:
@@ -341,8 +346,8 @@ def open_imagenet_c(
             f"like noise, but has {some(tree.listing().folders)}; give the folder above the kinds"
         )
     domains = choose(list(folders), kinds, severities)
-    found = tree.below(folders[domains[0]]).classes()
-    paths = set(chain.from_iterable(found.values()))
+    by_class = tree.below(folders[domains[0]]).classes()
+    paths = set(chain.from_iterable(by_class.values()))
     for domain in domains[1:]:
         others = set(chain.from_iterable(tree.below(folders[domain]).classes().values()))
         if others != paths:
@@ -352,9 +357,9 @@ def open_imagenet_c(
                 f"{odd}; complete the tree, or pass kinds= and severities= that are complete"
             )
     if classes is None:
-        classes = imagenet_wnids() if all(map(WNID.fullmatch, found)) else tuple(found)
+        classes = imagenet_wnids() if all(map(WNID.fullmatch, by_class)) else tuple(by_class)
     store = FolderStore({domain: root / folders[domain] for domain in domains})
-    images = ImageSet("imagenet-c", label(found, classes), tuple(classes), store, domains, record=read_record(root))
+    images = ImageSet("imagenet-c", label(by_class, classes), tuple(classes), store, domains, record=read_record(root))
     sizes = probe(images)
     images = replace(images, size=next(iter(sizes.values()), None))
     for (path, domain), size in sizes.items():

@@ -33,7 +33,7 @@ from fozo.engines.onnx.schema import (
     model_fingerprint,
 )
 from fozo.engines.onnx.stream import QUANTISERS, Probe, Stream, find_stream, unfused
-from fozo.engines.tokens import NoTokensError
+from fozo.engines.tokens import NoTokensError, check_reach
 from fozo.types import SAMPLED_TOKENS, Floats, Knobs, Move, Spec, Tap, taps_of
 
 LEAST_OPSET = 10  # the first whose Slice takes its bounds as inputs
@@ -44,7 +44,6 @@ TOLERANCE = 1e-5
 """By how much logits may differ, as a part of the largest one: a runtime fuses the two graphs differently."""
 HALF_TOLERANCE = 2e-2
 INT8_TOLERANCE = 0.15
-MOVED = 1e-3  # a tap that differs by less than this part of its deviation has not been moved
 END = 1 << 62
 BRANCHES = {"If", "Loop", "Scan"}
 
@@ -110,11 +109,11 @@ def _adopt(path: Path, image_size: tuple[int, int] | None, *, reverse: bool) -> 
         raise NoTokensError(f"its head reads {spec.head_width} numbers, fewer than the {spec.dim} of a token")
     proof = Proof(model, probe, stream, spec, reverse=reverse)
     if probe.batch == 0:
-        growing = Adopted(Insertion(model, stream, probe, spec, reverse=reverse, prompts=True).build(), spec)
+        growing = Adopted(Insertion(model, stream, probe, spec, reverse, takes_prompts=True).build(), spec)
         if proof.takes_prompts(growing):
             proof.check(growing)
             return growing
-    adopted = Adopted(Insertion(model, stream, probe, spec, reverse=reverse, prompts=False).build(), spec)
+    adopted = Adopted(Insertion(model, stream, probe, spec, reverse, takes_prompts=False).build(), spec)
     proof.check(adopted)
     return adopted
 
@@ -165,24 +164,28 @@ def _sorted(nodes: list[NodeProto], known: set[str]) -> list[NodeProto]:
     return order
 
 
+@dataclass(eq=False)
 class Insertion:
     """Writes knobs and taps into a graph, between the tokens that enter a block and all that reads them."""
 
-    def __init__(
-        self, model: onnx.ModelProto, stream: Stream, probe: Probe, spec: Spec, *, reverse: bool, prompts: bool
-    ) -> None:
+    original: onnx.ModelProto
+    stream: Stream
+    probe: Probe
+    spec: Spec
+    reverse: bool
+    takes_prompts: bool
+
+    def __post_init__(self) -> None:
+        probe = self.probe
+        spec = self.spec
         self.model = onnx.ModelProto()
-        self.model.CopyFrom(model)
-        self.stream = stream
-        self.probe = probe
-        self.spec = spec
-        self.reverse = reverse
+        self.model.CopyFrom(self.original)
         self.g = Graph(INSERTED)
         batch = probe.batch or "B"
         self.images = self.g.input(IMAGES, [batch, *probe.shape])
         rows = 1 if probe.batch == 1 else "n"
         self.moves = [self.g.input(name, [rows, spec.depth, spec.dim]) for name in MOVES]
-        self.prompts = self.g.input(PROMPTS, [batch, "p", spec.dim]) if prompts else None
+        self.prompts = self.g.input(PROMPTS, [batch, "p", spec.dim]) if self.takes_prompts else None
         share = np.full((1, 1, spec.patches), 1 / spec.patches, np.float32)
         self.share = self.g.weight(f"{INSERTED}share", share)
         if spec.aligned:
@@ -235,7 +238,7 @@ class Insertion:
     def _multiplied(self, patches: str, block: int) -> str:
         """Patches by the matrix of a block; the input may have none, and then no product is computed."""
         g = self.g
-        row = block - self.spec.aligned.start
+        row = self.spec.aligned.index(block)
         matrix = self._like_tokens(g.slice(self.matrices, row, row + 1, 1))  # [n or 1, 1 or 0, d, d]
         matrices = g.slice(g.op("Shape", matrix), 1, 2, 0)
         count = g.op("Mul", matrices, g.ints(self.spec.patches))
@@ -371,16 +374,7 @@ class Proof:
         self._check_taps(taps)
         for block in {0, *self.spec.aligned, self.spec.depth - 1}:
             self._check_move(engine, block)
-        depth = self.spec.depth
-        shift = np.zeros((depth, 1, depth, self.spec.dim), np.float32)
-        for block in range(depth):
-            deviation = np.sqrt(taps[Tap.PATCH_VARIANCE][0, 0, block].mean())
-            shift[block, 0, block] = deviation * self.numbers.standard_normal(self.spec.dim)
-        moved = engine.run(batch, Knobs(patches=Move(np.ones_like(shift), shift)), (Tap.PATCH_MEAN,))[Tap.PATCH_MEAN]
-        difference = np.abs(moved - taps[Tap.PATCH_MEAN])[:, 0].max(axis=-1)  # [moved block, tap]
-        reached = difference > MOVED * np.sqrt(taps[Tap.PATCH_VARIANCE][0, 0].mean(axis=-1))
-        if not np.array_equal(reached, np.triu(np.ones((depth, depth), bool), 1)):
-            raise NoTokensError("a move does not reach exactly the blocks after it")
+        check_reach(engine, batch, taps)
 
     def _check_taps(self, taps: dict[Tap, Floats]) -> None:
         depth = self.spec.depth
@@ -423,15 +417,15 @@ class Proof:
             identity = np.eye(self.spec.dim)
             matrices = np.tile(identity, (1, 1, len(self.spec.aligned), 1, 1))
             noise = self.numbers.standard_normal(identity.shape) / self.spec.dim**0.5
-            matrices[0, 0, block - self.spec.aligned.start] += 0.3 * noise
-            moved[:, prefix:] = moved[:, prefix:] @ matrices[0, 0, block - self.spec.aligned.start]
-        for part in (slice(0, int(self.spec.class_token)), slice(prefix, None)):
+            matrices[0, 0, self.spec.aligned.index(block)] += 0.3 * noise
+            moved[:, prefix:] = moved[:, prefix:] @ matrices[0, 0, self.spec.aligned.index(block)]
+        for which in (slice(0, int(self.spec.class_token)), slice(prefix, None)):
             scale = np.ones(shape, np.float32)
             shift = np.zeros(shape, np.float32)
             scale[0, 0, block] += 0.2 * self.numbers.standard_normal(self.spec.dim)
             shift[0, 0, block] = tokens.std() * self.numbers.standard_normal(self.spec.dim)
             moves.append(Move(scale, shift))
-            moved[:, part] = moved[:, part] * scale[0, 0, block] + shift[0, 0, block]
+            moved[:, which] = moved[:, which] * scale[0, 0, block] + shift[0, 0, block]
         moved = moved.astype(tokens.dtype)
         (expected,) = self.probe.run([self.stream.head.logits], self.image, dict.fromkeys(faces, moved))
         logits = engine.run(engine.check(self.seen), Knobs(cls=moves[0], patches=moves[1], matrices=matrices))[

@@ -54,11 +54,11 @@ def write_model(
         digest.update(tensor.raw_data)
     data = f"{target.name}.{digest.hexdigest()[:8]}.data"
     with temporary_folder(target) as folder:
-        part = folder / target.name
-        onnx.save_model(model, os.fspath(part), save_as_external_data=True, location=data, size_threshold=1024)
-        part.write_bytes(_with_spec(model, properties, write_spec(spec, read_graph(part, data)[1], data)))
-        shutil.move(part.with_name(data), target.with_name(data))
-        part.replace(target)
+        unfinished = folder / target.name
+        onnx.save_model(model, os.fspath(unfinished), save_as_external_data=True, location=data, size_threshold=1024)
+        unfinished.write_bytes(_with_spec(model, properties, write_spec(spec, read_graph(unfinished, data)[1], data)))
+        shutil.move(unfinished.with_name(data), target.with_name(data))
+        unfinished.replace(target)
     for old in target.parent.glob(f"{target.name}.*.data"):
         if old.name != data:
             old.unlink()

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fozo.engines.onnx import schema
+from fozo.types import Floats
 
 Float32 = npt.NDArray[np.float32]
 Execute: TypeAlias = Callable[[Sequence[str], dict[str, Float32]], list[Float32]]  # names of outputs, inputs by name
@@ -42,7 +43,7 @@ class Rows:
         size = self.batch or rows
         calls = []
         for start in range(0, rows, size):
-            feeds_of_call = {name: _filled(value[start : start + size], size) for name, value in by_row.items()}
+            feeds_of_call = {name: filled(value[start : start + size], size) for name, value in by_row.items()}
             calls.append(self.execute(outputs, {**for_all, **feeds_of_call}))
         if outputs[0] in (schema.HEAD_WEIGHT, schema.HEAD_BIAS):
             return calls[0]
@@ -50,6 +51,6 @@ class Rows:
         return [column.reshape(candidates, images, *column.shape[1:]) for column in columns]
 
 
-def _filled(rows: Float32, size: int) -> Float32:
+def filled(rows: Floats, size: int) -> Floats:
     """Fill up to ``size`` rows with the last one."""
     return rows if len(rows) == size else np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])

@@ -14,22 +14,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
 from fozo.core.normalisation import check_images
-from fozo.engines.base import EngineBase
+from fozo.engines.base import HeadEngine, foreign
+from fozo.engines.blackbox import to_numpy
 from fozo.engines.onnx import schema
-from fozo.engines.onnx.rows import Execute, Float32, Rows, Shapes
+from fozo.engines.onnx.rows import Execute, Float32, Rows, Shapes, filled
+from fozo.engines.precision import faster_dtype
 from fozo.errors import FozoError, check_counts
 from fozo.io.system import usable_cpus
 from fozo.types import NO_KNOBS, Affine, Batch, Engine, Floats, Images, Knobs, Move, Spec, Tap, Taps, Threads
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 ADOPTED_MOVE_AXES = 3  # of moves in an adopted graph, [n, L, d]
 WHOLE = slice(None)
@@ -38,6 +37,9 @@ CALL_TOKENS = 800
 eight images of one of Align's groups are then two calls, which go side by side. Not by the number of threads: INT8
 measures ranges by the call, so results would too."""
 CHANNELS = (1, 3, 4)
+PRECISIONS = {"float32": ("FP32", "f32"), "bfloat16": ("BF16", "bf16"), "float16": ("FP16", "f16")}
+"""What OpenVINO calls a processor's ability, and the precision itself."""
+MEASURED_IMAGES = 4
 DTYPES: dict[str, npt.DTypeLike] = {
     "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16
 }  # fmt: skip
@@ -79,7 +81,7 @@ def thread_count(threads: int | None) -> int:
     return count
 
 
-class GraphEngine(EngineBase):
+class GraphEngine(HeadEngine):
     """An engine over a file written by ``fozo export``: all of it but the runtime itself.
 
     A runtime computes named outputs from named inputs; a subclass brings it. What is here is the rest of the engine's
@@ -147,27 +149,14 @@ class GraphEngine(EngineBase):
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self.reopen, self.spec)
 
-    def head(self) -> Affine:
-        return self._head
-
-    def adjust(self, classes: Sequence[int] | None, **changes: Any) -> Self:  # noqa: ANN401 - fields of a spec
-        """Change fields of the spec that are given, and keep only some classes of the head. Returns the engine."""
-        self.spec = replace(self.spec, **{name: value for name, value in changes.items() if value is not None})
-        if classes is not None:
-            self.spec = self.spec.restricted(classes)
-            rows = list(classes)
-            self._head = Affine(np.ascontiguousarray(self._head.weight[:, rows]), self._head.bias[rows])
-        return self
-
     def check(self, images: Images) -> GraphBatch:
         check_images(images, self.spec, self._warned)
-        array = images if isinstance(images, np.ndarray) else images.detach().cpu().float().numpy()
-        return GraphBatch(np.ascontiguousarray(array, dtype=np.float32))
+        return GraphBatch(np.ascontiguousarray(to_numpy(images), dtype=np.float32))
 
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         spec = self.spec
         if not isinstance(batch, GraphBatch) or batch.images.shape[1:] != spec.image_shape:
-            raise FozoError(f"this batch ({type(batch).__name__}) is another engine's; check the images with this one")
+            raise foreign(batch)
         count = len(batch.images)
         k = knobs.check(spec, count)
         if knobs.prompts is not None and "prompts" not in self.abilities:
@@ -184,11 +173,11 @@ class GraphEngine(EngineBase):
             Tap.POOLED: (spec.head_width,),
             Tap.PATCH_MOMENTS: (len(spec.aligned), spec.dim + 1, spec.dim),
         }
-        found: Taps = {}
+        results: Taps = {}
         for tap in taps:
             read = Tap.POOLED if tap is Tap.LOGITS else tap
-            found[read] = np.empty((k, count, *widths.get(read, (spec.depth, spec.dim))), dtype=np.float32)
-        outputs = [tap for tap, values in found.items() if values.size]
+            results[read] = np.empty((k, count, *widths.get(read, (spec.depth, spec.dim))), dtype=np.float32)
+        outputs = [tap for tap, values in results.items() if values.size]
         prompts = np.zeros((k, 0, spec.dim)) if knobs.prompts is None else knobs.prompts
         matrices = self._unmultiplied if knobs.matrices is None else knobs.matrices
         cls = knobs.cls or self._unmoved
@@ -197,17 +186,17 @@ class GraphEngine(EngineBase):
 
         def call(part: tuple[slice, slice]) -> None:
             candidates, images = part
-            own = _rows_of(moves[0], part)
+            rows = _rows_of(moves[0], part)
             feeds = {
                 schema.IMAGES: batch.images[images],
                 schema.PROMPTS: np.ascontiguousarray(prompts[candidates], np.float32),
             }
             for name, move in zip(schema.MOVES, moves, strict=True):
-                feeds[name] = np.ascontiguousarray(move[own], np.float32)
+                feeds[name] = np.ascontiguousarray(move[rows], np.float32)
             if self._takes_matrices:
                 feeds[schema.MATRICES] = np.ascontiguousarray(matrices[_rows_of(matrices, part)], np.float32)
             for tap, value in zip(outputs, self.execute(outputs, feeds), strict=True):
-                found[tap][part] = value
+                results[tap][part] = value
 
         candidates = min(k, self.chunk)
         images = max(1, self.chunk // candidates)
@@ -219,10 +208,10 @@ class GraphEngine(EngineBase):
             self.calls.each(call, parts)
         if Tap.LOGITS in taps:
             # Applied to the whole batch, outside of the graph: methods may shift what the head reads, and do so there.
-            found[Tap.LOGITS] = self._head(found[Tap.POOLED])
+            results[Tap.LOGITS] = self._head(results[Tap.POOLED])
             if Tap.POOLED not in taps:
-                del found[Tap.POOLED]
-        return found
+                del results[Tap.POOLED]
+        return results
 
 
 def _reopened(reopen: Callable[[], Engine], spec: Spec) -> GraphEngine:
@@ -283,7 +272,14 @@ class OpenvinoEngine(GraphEngine):
 
     _process: ClassVar[int | None] = None  # the process that made the first engine
 
-    def __init__(self, path: str | os.PathLike[str], *, threads: int | None = None, chunk: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        threads: int | None = None,
+        chunk: int | None = None,
+        dtype: str = "float32",
+    ) -> None:
         try:
             openvino = importlib.import_module("openvino")
         except ImportError as error:
@@ -304,11 +300,26 @@ class OpenvinoEngine(GraphEngine):
         }
         spec = schema.read_spec(file, metadata, shapes)
         count = thread_count(threads)
+
+        def run_in(dtype: str) -> Callable[[], object]:
+            engine = OpenvinoEngine(file, threads=threads, chunk=chunk, dtype=dtype)
+            return partial(engine.run, engine.check(np.zeros((MEASURED_IMAGES, *spec.image_shape), np.float32)))
+
+        abilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        if dtype == "auto":
+            dtype = "float32"
+            if PRECISIONS["bfloat16"][0] in abilities:
+                dtype = faster_dtype(f"OpenVINO {openvino.__version__}, {count} threads, {spec.fingerprint}", run_in)
+        ability, precision = PRECISIONS.get(dtype, ("", ""))
+        if ability not in abilities:
+            raise FozoError(f"OpenVINO has no {dtype} on this processor; give float32, or auto")
+        if dtype != "float32":
+            spec = replace(spec, fingerprint=f"{spec.fingerprint}-{dtype}")
         settings = {
             "INFERENCE_NUM_THREADS": count,
             "PERFORMANCE_HINT": "LATENCY",
             # Otherwise newer processors would compute in bfloat16, and the numbers would depend on the machine.
-            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_PRECISION_HINT": precision,
         }
         request = core.compile_model(model, "CPU", settings).create_infer_request()
         lock = threading.Lock()
@@ -320,7 +331,7 @@ class OpenvinoEngine(GraphEngine):
                 # The request's tensors are overwritten by the next call, so what leaves here is a copy.
                 return [request.get_tensor(name).data.copy() for name in outputs]
 
-        self.reopen = partial(OpenvinoEngine, file.resolve(), threads=threads, chunk=chunk)
+        self.reopen = partial(OpenvinoEngine, file.resolve(), threads=threads, chunk=chunk, dtype=dtype)
         super().__init__(
             spec, execute, shapes, chunk, Threads(count), calls=Threads(1)
         )  # every call has its own threads
@@ -352,9 +363,9 @@ class ForeignGraph:
         session = self._session()
         inputs = session.get_inputs()
         if len(inputs) != 1 or inputs[0].type not in DTYPES or len(inputs[0].shape) != 4:
-            found = ", ".join(f"{each.name} {each.type} {each.shape}" for each in inputs)
+            taken = ", ".join(f"{value.name} {value.type} {value.shape}" for value in inputs)
             raise FozoError(
-                f"{self.path} takes {found}, where one float input [B, channels, height, width] is needed; wrap it in "
+                f"{self.path} takes {taken}, where one float input [B, channels, height, width] is needed; wrap it in "
                 f"a function of such images, and give that to fozo"
             )
         self._input = inputs[0].name
@@ -364,11 +375,11 @@ class ForeignGraph:
         self._batch: int | None = batch
         self._last = shape[2] in CHANNELS and shape[0] not in CHANNELS
         channels, height, width = (shape[2], *shape[:2]) if self._last else shape
-        own = (height, width) if height is not None and width is not None else None
-        if own is not None and image_size not in (None, own):
-            raise FozoError(f"{self.path} takes images of {own}, not of {image_size}; leave image_size= out")
+        stated_size = (height, width) if height is not None and width is not None else None
+        if stated_size is not None and image_size not in (None, stated_size):
+            raise FozoError(f"{self.path} takes images of {stated_size}, not of {image_size}; leave image_size= out")
         self.channels = channels or 3
-        self.image_size = own or image_size
+        self.image_size = stated_size or image_size
         outputs = session.get_outputs()
         self.outputs = {output.name: [side if type(side) is int else -1 for side in output.shape] for output in outputs}
         width = outputs[0].shape[1] if len(outputs) == 1 and len(outputs[0].shape) == 2 else None
@@ -406,15 +417,14 @@ class ForeignGraph:
 
     def _in_parts(self, x: Floats, size: int) -> list[Floats]:
         """Run a file of a fixed batch; the last part is filled up with its last image."""
-        parts = []
+        answers = []
         for start in range(0, len(x), size):
-            part = x[start : start + size]
-            filled = np.concatenate([part, np.repeat(part[-1:], size - len(part), axis=0)])
-            outputs = self._run(filled)
+            rows = x[start : start + size]
+            outputs = self._run(filled(rows, size))
             if any(np.ndim(output) == 0 or len(output) != size for output in outputs):
                 raise FozoError(
                     f"{self.path} takes {size} images at a time, and what it returns cannot be put together; give it "
                     f"batches of {size}"
                 )
-            parts.append([output[: len(part)] for output in outputs])
-        return [np.concatenate(column) for column in zip(*parts, strict=True)]
+            answers.append([output[: len(rows)] for output in outputs])
+        return [np.concatenate(column) for column in zip(*answers, strict=True)]

@@ -105,8 +105,8 @@ def _check(spec: Spec, inputs: Mapping[str, Sequence[object]]) -> None:
     if MATRICES in inputs:
         wanted[MATRICES] = (spec.dim, spec.dim)
     for name, shape in wanted.items():
-        own = list(inputs[name])[-len(shape) :]
-        if len(own) != len(shape) or any(type(a) is int and a != b for a, b in zip(own, shape, strict=True)):
+        sizes = list(inputs[name])[-len(shape) :]
+        if len(sizes) != len(shape) or any(type(a) is int and a != b for a, b in zip(sizes, shape, strict=True)):
             raise ValueError(f"the graph's {name} are {list(inputs[name])}, not {list(shape)}")
 
 

@@ -109,21 +109,21 @@ class Probe:
     def session(self, outputs: Sequence[str], replaced: Mapping[str, Floats] | None = None) -> Any:  # noqa: ANN401
         """Make a function of images and of tensors that replace those of the graph, which are like ``replaced``."""
         replaced = replaced or {}
-        part = onnx.ModelProto()
-        part.CopyFrom(self.model)
+        excerpt = onnx.ModelProto()
+        excerpt.CopyFrom(self.model)
         inputs = {name: f"{name} replaced" for name in replaced}
-        for node in part.graph.node:
+        for node in excerpt.graph.node:
             node.input[:] = [inputs.get(name, name) for name in node.input]
         for name, value in replaced.items():
             kind = helper.np_dtype_to_tensor_dtype(value.dtype)
-            part.graph.input.append(helper.make_tensor_value_info(inputs[name], kind, None))
-        del part.graph.output[:]
-        part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+            excerpt.graph.input.append(helper.make_tensor_value_info(inputs[name], kind, None))
+        del excerpt.graph.output[:]
+        excerpt.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = 1
         options.log_severity_level = 4
-        session = onnxruntime.InferenceSession(part.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(excerpt.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
         def run(images: Floats, values: Mapping[str, Floats]) -> list[Floats]:
             feeds = {self.name: images, **{inputs[name]: value for name, value in values.items()}}

@@ -34,7 +34,7 @@ from fozo.core.content import CONTENT_VARIANCE
 from fozo.core.contrast import clahe, luminance
 from fozo.core.descriptor import Single, spectra
 from fozo.core.moments import shrinkage
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 from fozo.methods.align.memory import DomainEstimate, RetrievalConfig
 from fozo.types import Array, Engine, Floats
 
@@ -78,7 +78,7 @@ class Equaliser:
 
     def __init__(
         self,
-        source: SourceStatistics,
+        source: Statistics,
         engine: Engine,
         strength: float,
         retrieval: RetrievalConfig,

@@ -1,16 +1,13 @@
-"""Memory: recent images, and which of them are of the same domain as these, by their descriptors alone.
+"""Domains: what the descriptors of a batch say of those that its images are of, and whether these have drifted.
 
 A deployed model is not told when its domain changes, whether a batch mixes domains, or that last week's fog is back.
-Each image gets an estimate of its domain's descriptor, with a variance. Earlier images are weighted by how well their
-domain estimates agree. So a new domain starts without memories, an old one finds its memories again, and in a mixed
-batch every image has neighbours of its own.
+Each image gets an estimate of its domain's descriptor, with a variance.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +15,8 @@ import numpy.typing as npt
 from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
 from fozo.methods.common.options import positive
-from fozo.state import State, ragged
 from fozo.types import Array, Floats
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-Single = npt.NDArray[np.float32]
 CHANCE = 2.0  # standard deviations of a mean square by which clean domains may be farther away than on average
 
 
@@ -61,8 +53,12 @@ class DomainEstimate:
         posterior = mean + share * (descriptors - mean)
         return cls(posterior, np.repeat(variance[None], len(descriptors), axis=0), descriptors)
 
-    def part(self, images: slice | npt.NDArray[np.bool_]) -> Self:
-        return type(self)(*(array[images] for array in vars(self).values()))
+    def part(self, images: slice | npt.NDArray[np.intp]) -> DomainEstimate:
+        return DomainEstimate(self.mean[images], self.variance[images], self.descriptor[images])
+
+    def average(self) -> DomainEstimate:
+        """The average of all rows, one row."""
+        return DomainEstimate(*(values.mean(axis=0, keepdims=True) for values in vars(self).values()))
 
     def sharpened(self, descriptor: Floats, samples: float | Array) -> DomainEstimate:
         """Take in the average ``descriptor`` of so many other images, each an observation of variance 1."""
@@ -73,31 +69,14 @@ class DomainEstimate:
     def same_domain(self) -> DomainEstimate:
         """One row if all images are of one domain by their estimates, else all of them.
 
-        Estimates of one domain differ by a normalised squared distance of 1 on average, see :func:`retrieve`.
-        Such rows would retrieve the same memories; one is a fraction of the work.
+        Estimates of one domain differ by a normalised squared distance of 1 on average, see
+        :func:`~fozo.methods.equalise.retrieve`. Such rows would retrieve the same memories.
         """
         if len(self.mean) == 1:
             return self
-        mean = self.mean.mean(axis=0)
-        variance = self.variance.mean(axis=0)
-        distance = np.square(self.mean - mean) / (self.variance + variance)
-        if distance.mean(axis=1).max() > 1:
-            return self
-        return DomainEstimate(mean[None], variance[None], self.descriptor.mean(axis=0)[None])
-
-
-@dataclass(frozen=True)
-class Retrieved:
-    """How much each remembered image counts for each of n domains."""
-
-    rows: DomainEstimate  # the images remembered, the oldest first
-    shares: Array  # [n, remembered]; rows add up to 1, unless nothing is of the domain
-    samples: Array  # effective sample size of averages by these shares (Kish), [n]
-
-    def posterior(self, domains: DomainEstimate) -> DomainEstimate:
-        """Sharpen estimates by the descriptors of the images retrieved, each an observation of variance 1."""
-        descriptor = np.einsum("mn,nf->mf", self.shares, self.rows.descriptor)
-        return domains.sharpened(descriptor, self.samples[:, None])
+        average = self.average()
+        distance = np.square(self.mean - average.mean) / (self.variance + average.variance)
+        return self if distance.mean(axis=1).max() > 1 else average
 
 
 @dataclass(frozen=True)
@@ -122,11 +101,11 @@ class RetrievalConfig:
     def drifted(self, domains: DomainEstimate, brightness: slice) -> Array:
         """Evidence that ``domains`` are not those of clean images: ``[n]``, 0 to 1.
 
-        As for two domains in :func:`retrieve`, but narrow content may shift the descriptors of clean images by
-        ``CONTENT_VARIANCE``, and squares of few independent numbers are often far above their average, 1: what lies
-        within ``CHANCE`` standard deviations of it does not count as evidence. The features of ``brightness`` are
-        judged by themselves too: a wrong exposure changes them and hardly anything else, so the average over all
-        features does not show it.
+        As for two domains in :func:`~fozo.methods.equalise.retrieve`, but narrow content may shift the descriptors of
+        clean images by ``CONTENT_VARIANCE``, and squares of few independent numbers are often far above their average,
+        1: what lies within ``CHANCE`` standard deviations of it does not count as evidence. The features of
+        ``brightness`` are judged by themselves too: a wrong exposure changes them and hardly anything else, so the
+        average over all features does not show it.
         """
         squared = domains.mean**2 / (domains.variance + CONTENT_VARIANCE)
         chance = CHANCE * math.sqrt(2 / max(self.dimensions, 1))
@@ -134,59 +113,3 @@ class RetrievalConfig:
         brightness_distance = np.maximum(squared[:, brightness].mean(axis=1) - 1 - CHANCE * math.sqrt(2), 0)
         evidence: Array = -np.expm1(-np.maximum(distance, brightness_distance) / 2)
         return evidence
-
-
-@dataclass(frozen=True)
-class Memory(State):
-    """Domain estimates and descriptors of the most recent images, the oldest first."""
-
-    mean: Single = ragged("images")
-    variance: Single = ragged("images")
-    descriptor: Single = ragged("images")
-
-    def __post_init__(self) -> None:
-        """Refuse variances that no estimate has."""
-        if self.variance.min(initial=1) <= 0:
-            raise ValueError("it remembers variances that are not positive")
-
-    @classmethod
-    def empty(cls, features: int) -> Memory:
-        """Nothing, for descriptors of ``features`` numbers."""
-        nothing = np.zeros((0, features), np.float32)
-        return cls(nothing, nothing, nothing)
-
-    def add(self, domains: DomainEstimate, capacity: int) -> Memory:
-        """Remember images, and forget the oldest beyond ``capacity``."""
-
-        def joined(known: Single, new: Floats) -> Single:
-            rows: Single = np.concatenate([known, new.astype(np.float32)])[-capacity:].copy()
-            return rows
-
-        return Memory(
-            mean=joined(self.mean, domains.mean),
-            variance=joined(self.variance, domains.variance),
-            descriptor=joined(self.descriptor, domains.descriptor),
-        )
-
-
-def retrieve(memory: Memory, domains: DomainEstimate, config: RetrievalConfig) -> Retrieved:
-    """Weigh each remembered image for each of ``domains``.
-
-    With D the mean over features of (difference of means)^2 / (sum of variances), which is 1 on average for two
-    estimates of one domain, whatever the sizes of their batches, an image weighs
-
-        exp(-dimensions / 2 max(D - 1, 0)) 0.5^(newer / half_life),    newer: later images, weighted by the first
-    """
-    remembered = DomainEstimate(memory.mean, memory.variance, memory.descriptor)
-    distance = np.empty((len(domains.mean), len(remembered.mean)))
-    for row, (mean, variance) in enumerate(zip(domains.mean, domains.variance, strict=True)):
-        squared: Array = np.square(remembered.mean - mean) / (remembered.variance + variance)
-        distance[row] = squared.mean(axis=1)
-    agreement = np.exp(-config.dimensions / 2 * np.maximum(distance - 1, 0))
-    newer = agreement.sum(axis=1, keepdims=True) - np.cumsum(agreement, axis=1)
-    weights = agreement * 0.5 ** (newer / config.half_life)
-    total = weights.sum(axis=1)
-    # Kish's effective sample size; the total weight caps it, so that distant images do not count for many.
-    kish = total**2 / np.maximum(np.square(weights).sum(axis=1), 1e-300)
-    shares = weights / np.maximum(total, 1e-300)[:, None]
-    return Retrieved(remembered, shares, np.minimum(kish, total))

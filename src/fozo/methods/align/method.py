@@ -30,9 +30,9 @@ from fozo.core.descriptor import Single, haar_noise
 from fozo.errors import FozoError
 from fozo.methods.align.equaliser import Equaliser
 from fozo.methods.align.memory import DomainEstimate, RetrievalConfig
-from fozo.methods.align.slots import HALF_LIFE, Slot, by_domain, nearest, with_heavy_room, with_room
-from fozo.methods.align.tokens import CleanTokens
-from fozo.methods.common.content_shift import ContentShift
+from fozo.methods.align.slots import HALF_LIFE, Slot, Visit, owners, visits, with_heavy_room, with_room
+from fozo.methods.align.tokens import CleanTokens, Moves
+from fozo.methods.common.content_shift import ContentShift, ContentSums
 from fozo.methods.common.options import positive
 from fozo.methods.method import Method, Result
 from fozo.methods.registry import register
@@ -49,7 +49,7 @@ class AlignConfig:
     """Everything about Align that can be chosen. One setting serves all models: nothing has a unit.
 
     Examples:
-        >>> fozo.Align(model, source, slots=2).config
+        >>> fozo.Align(model, statistics, slots=2).config
         AlignConfig(..., slots=2)
     """
 
@@ -88,49 +88,52 @@ class AlignState(State):
 
 
 @dataclass(frozen=True)
-class Group:
+class Adapted:
     """What became of some images."""
 
     logits: Floats
-    samples: float = 0.0  # effective images that their moves rest on
-    passes: int = 0  # of all images together
+    samples: float = 0.0
+    """Effective images that the moves of the last ones rest on."""
     learnt: int = 0
     fell_back: bool = False
-    last_input: Floats | None = None  # the last image as the model read it, if it was changed
+    last_input: Floats | None = None
+    """The last image as the model read it, if it was changed."""
 
 
 @register(
     "align", passes="1", adapts="image bands and token moves", paper="fozo, docs/method.md",
-    needs={"source", "tokens"},
+    needs={"statistics", "tokens"},
 )  # fmt: skip
 class Align(Method[AlignConfig, AlignState]):
     """Images restored and tokens aligned with clean ones of the same content, by domain.
 
     Examples:
-        >>> method = fozo.Align(model, source)
+        >>> method = fozo.Align(model, statistics)
         >>> logits = method(batch)
         >>> method.metrics()
         {'shift': 0.65..., 'effective_sample_size': ..., 'skipped': 0.0, 'fallbacks': 0.0}
     """
 
     PRESETS: ClassVar = {"default": AlignConfig()}
+    CHANGEABLE: ClassVar = frozenset({"slots"})
 
     def prepare(self) -> None:
         config = self.config
         head = self.engine.head()
         spec = self.engine.spec
-        self.equaliser = Equaliser(self.source, self.engine, config.equaliser_strength, RetrievalConfig())
-        self._clean = CleanTokens(self.source, head, spec)
+        self.equaliser = Equaliser(self.statistics, self.engine, config.equaliser_strength, RetrievalConfig())
+        self._clean = CleanTokens(self.statistics, head, spec)
         if "matrices" not in self.engine.abilities or not config.covariance_strength:
             self._clean.moments = None
-        self._centre = ContentShift(self.source, head, config.centre_images or 1.0)
+        self._centre = ContentShift(self.statistics, head, config.centre_images or 1.0)
         self.parameters = (2 * spec.depth + spec.head_width) * spec.dim
 
     def init(self) -> AlignState:
         return AlignState(np.zeros((0, self.equaliser.std.size), np.float32))
 
     def check_state(self, state: AlignState) -> None:
-        light = self._new_slot(self.equaliser.mean, self.equaliser.std)
+        clean = self.equaliser.mean[None]
+        light = self._new_slot(DomainEstimate(clean, np.ones_like(clean), clean))
         heavy = replace(light, covariances=self._clean.no_covariances())
         for slot in state.slots:
             like = light if slot.covariances is None else heavy
@@ -141,13 +144,13 @@ class Align(Method[AlignConfig, AlignState]):
         slots = [replace(slot, covariances=None) for slot in state.slots]
         return replace(state, slots=tuple(slots))
 
-    def _new_slot(self, mean: Array, variance: Array) -> Slot:
+    def _new_slot(self, domain: DomainEstimate) -> Slot:
         spec = self.engine.spec
         return Slot(
             images=0.0,
-            domain_mean=mean.astype(np.float32),
-            domain_variance=variance.astype(np.float32),
-            descriptor=np.zeros(len(mean), np.float32),
+            domain_mean=domain.mean[0].astype(np.float32),
+            domain_variance=domain.variance[0].astype(np.float32),
+            descriptor=np.zeros(domain.mean.shape[1], np.float32),
             noise=0.0,
             content=np.zeros(self._clean.class_content.shape[1]),
             mean_update=np.zeros((spec.depth, spec.dim), np.float32),
@@ -159,163 +162,181 @@ class Align(Method[AlignConfig, AlignState]):
 
     def step(self, state: AlignState, batch: Batch) -> Result[AlignState]:
         """Adapt to images and predict them; those that cannot be pictures are predicted by the plain model."""
-        images = len(batch)
-        groups: list[Group] = []
+        passes = 0
+        groups: list[Adapted] = []
         logits: list[Floats] = []
         descriptors: list[Array] = []
         pictures: list[npt.NDArray[np.bool_]] = []
-        for part in _parts(images, LARGEST_PART):
-            some = batch.part(part)
-            coefficients, described, is_picture = self.equaliser.describe(some.images)
+        for part in _parts(len(batch), LARGEST_PART):
+            images = batch.part(part)
+            (coefficients, described, is_picture) = self.equaliser.describe(images.images)
             descriptors.append(described)
             pictures.append(is_picture)
-            if is_picture.all():
-                state, part_logits, adapted = self._adapt(state, some, coefficients, described)
-                groups += adapted
-            else:
-                part_logits = self._plain_logits(some)
-                groups.append(Group(part_logits, passes=len(some)))
-                if is_picture.any():
-                    good = some.with_images(some.images[is_picture])
-                    state, adapted_logits, adapted = self._adapt(
-                        state, good, coefficients[is_picture], described[is_picture]
-                    )
+            if not is_picture.all():
+                logits.append(self._plain_logits(images))
+                groups.append(Adapted(logits[-1]))
+                passes += len(images)
+                images = images.with_images(images.images[is_picture])
+            if is_picture.any():
+                (state, adapted) = self._adapt(state, images, coefficients[is_picture], described[is_picture])
+                adapted_logits = np.concatenate([group.logits for group in adapted])
+                passes += len(images) + sum(len(group.logits) for group in adapted if group.fell_back)
+                if is_picture.all():
+                    logits.append(adapted_logits)
+                    groups += adapted
+                else:
+                    logits[-1][is_picture] = adapted_logits
                     groups += [replace(group, last_input=None) for group in adapted]  # may not be of the last image
-                    part_logits[is_picture] = adapted_logits
-            logits.append(part_logits)
 
         all_descriptors = np.concatenate(descriptors)
         metrics = {
             "shift": self.equaliser.shift(all_descriptors[np.concatenate(pictures)]),
             "effective_sample_size": groups[-1].samples,
-            "skipped": float(images - sum(group.learnt for group in groups)),
+            "skipped": float(len(batch) - sum(group.learnt for group in groups)),
             "fallbacks": float(sum(group.fell_back for group in groups)),
         }
         return Result(
             logits=np.concatenate(logits),
             state=state,
             metrics=metrics,
-            passes=sum(group.passes for group in groups) / images,
+            passes=passes / len(batch),
             descriptors=all_descriptors,
             last_input=groups[-1].last_input,
         )
 
     def _adapt(
         self, state: AlignState, batch: Batch, coefficients: Single, descriptors: Array
-    ) -> tuple[AlignState, Floats, list[Group]]:
+    ) -> tuple[AlignState, list[Adapted]]:
         """Adapt group by group, so that late images profit from early ones."""
         domains = self.equaliser.domains(descriptors, state.recent)
         recent = np.concatenate([state.recent, domains.descriptor.astype(np.float32)])
         state = replace(state, recent=recent[-self.equaliser.retrieval.context :].copy())
-        logits: Floats | None = None
-        groups: list[Group] = []
+        groups: list[Adapted] = []
         for start in range(0, len(batch), GROUP):
-            together = domains.part(slice(start, start + GROUP))
-            for subset in by_domain(state.slots, together):
-                rows = [start + image for image in subset]
-                images = batch.part(slice(rows[0], rows[-1] + 1))
-                if len(images) != len(rows):
-                    images = batch.with_images(batch.images[rows])
-                estimate = domains.part(np.isin(np.arange(len(batch)), rows))
-                state, group = self._adapt_group(state, images, coefficients[rows], estimate)
-                if logits is None:
-                    logits = np.empty((len(batch), group.logits.shape[1]), group.logits.dtype)
-                logits[rows] = group.logits
-                if rows[-1] != len(batch) - 1:
-                    group = replace(group, last_input=None)
-                groups.append(group)
-        assert logits is not None
-        groups.sort(key=lambda group: group.last_input is not None)  # that of the last image at the end
-        return state, logits, groups
+            part = slice(start, start + GROUP)
+            (state, group) = self._adapt_group(state, batch.part(part), coefficients[part], domains.part(part))
+            groups.append(group)
+        return state, groups
 
     def _adapt_group(
         self, state: AlignState, plain: Batch, coefficients: Single, domains: DomainEstimate
-    ) -> tuple[AlignState, Group]:
-        """Restore images of one domain, run the model under the moves of its slot, and remember what was seen."""
-        mean = domains.mean.mean(axis=0)
-        variance = domains.variance.mean(axis=0)
-        slot, others = self._slot_of(state, mean, variance, len(plain))
-
-        batch = plain
-        last_input = None
+    ) -> tuple[AlignState, Adapted]:
+        """Restore images, run the model once under the moves of their slots, and remember what was seen."""
+        (visited, others) = self._visits(state, domains)
         noise = haar_noise(plain.images)
-        group_domain = DomainEstimate(mean[None], variance[None], slot.descriptor[None])
-        domain = group_domain.sharpened(slot.descriptor, slot.images)
-        restoration = self.equaliser.plan(domain, self._noise_excess(slot, noise))
-        if restoration:
-            restored = self.equaliser.restore(plain.images, coefficients, restoration)
-            batch = plain.with_images(restored)
-            last_input = restored[-1]
-
-        slot = self._clean.mapped(slot)
+        (batch, last_input) = self._restored(plain, coefficients, visited, noise)
         config = self.config
-        knobs = self._clean.knobs(slot, config.mean_strength, config.cls_strength, config.covariance_strength)
-        taps = self.engine.run(batch, knobs, TAPS if slot.covariances is None else (*TAPS, Tap.PATCH_MOMENTS))
-        pooled = taps[Tap.POOLED][0]
-        head = slot.head
-        if config.centre_images:
-            head = self._centre.take(head, pooled.astype(np.float64))
-            pooled = (pooled + self._centre.vector(head)).astype(pooled.dtype)
-        logits = self.engine.head()(pooled)
+        strengths = (config.mean_strength, config.cls_strength, config.covariance_strength)
+        moves = [self._clean.moves(visit.slot, *strengths) for visit in visited]
+        heavy = any(visit.slot.covariances is not None for visit in visited)
+        wanted = (*TAPS, Tap.PATCH_MOMENTS) if heavy else TAPS
+        taps = self.engine.run(batch, self._clean.knobs(moves, owners(visited)), wanted)
+        pass_taps = {tap: values[0] for tap, values in taps.items()}
+        (heads, logits) = self._predicted(visited, pass_taps[Tap.POOLED])
+        images_before = visited[-1].slot.images
         if not np.isfinite(logits).all():  # adaptation has broken predictions: forget everything
-            fallen = Group(self._plain_logits(plain), slot.images, 2 * len(plain), fell_back=True)
+            fallen = Adapted(self._plain_logits(plain), images_before, fell_back=True)
             return replace(self.init(), recent=state.recent), fallen
 
-        plausible = self._clean.plausible(taps[Tap.PATCH_MEAN][0])
-        count = int(plausible.sum())
-        group = Group(logits, slot.images, len(plain), count, last_input=last_input)
-        if not count:
-            return state, group
-        images_before = slot.images * 0.5 ** (count / HALF_LIFE)
-        total = images_before + count
+        plausible = self._clean.plausible(pass_taps[Tap.PATCH_MEAN])
+        learnt = int(plausible.sum())
+        adapted = Adapted(logits, images_before, learnt, last_input=last_input)
+        offsets = contents(logits, self._clean.class_content)
+        slots = []
+        for visit, slot_moves, head in zip(visited, moves, heads, strict=True):
+            good = visit.rows[plausible[visit.rows]]
+            if len(good):
+                seen = {tap: values[good] for tap, values in pass_taps.items()}
+                slot = self._remembered(visit, slot_moves, seen, offsets[good], noise[visit.rows])
+                slots.append(replace(slot, head=head, last=state.seen + learnt))
+            elif visit.slot.images:
+                slots.append(visit.slot)
+        kept = (*others, *slots)[-self.config.slots :]
+        return (replace(state, seen=state.seen + learnt, slots=kept) if learnt else state), adapted
 
-        def average(before: Floats, now: Floats) -> Array:
-            mean: Array = (images_before * before + count * now) / total
-            return mean
+    def _visits(self, state: AlignState, domains: DomainEstimate) -> tuple[list[Visit], tuple[Slot, ...]]:
+        """The slots of a group's images, their maps up to date, and the other slots that there is room for."""
+        (visited, others) = visits(state.slots, domains, self._new_slot)
+        others = with_room(others, max(0, self.config.slots - len(visited)))
+        ready: list[Visit] = []
+        for index, visit in enumerate(visited):
+            slot = visit.slot
+            known = slot.images + len(visit.rows) >= GROUP
+            if self._clean.moments is not None and slot.covariances is None and known:
+                in_use = [other.slot for other in (*ready, *visited[index:])]
+                room = with_heavy_room(others, in_use, state.seen)
+                if room is not None:
+                    others = room
+                    slot = replace(slot, covariances=self._clean.no_covariances())
+            ready.append(replace(visit, slot=self._clean.mapped(slot)))
+        return ready, others
 
-        means = taps[Tap.PATCH_MEAN][0][plausible].mean(axis=0, dtype=np.float64)
-        cls = taps[Tap.CLS][0][plausible].mean(axis=0, dtype=np.float64)
-        mean_update, cls_update = self._clean.added(knobs, means, cls)
-        covariances = slot.covariances
-        if covariances is not None:
-            covariances = self._clean.with_moments(covariances, taps[Tap.PATCH_MOMENTS][0][plausible])
-        offset = contents(logits[plausible], self._clean.class_content).mean(axis=0)
-        learnt = replace(
-            slot.joined(mean, variance),
-            images=total,
-            descriptor=average(slot.descriptor, domains.descriptor.mean(axis=0)).astype(np.float32),
-            noise=float(average(np.array(slot.noise), noise.mean())),
-            content=average(slot.content, offset),
-            mean_update=average(slot.mean_update, mean_update).astype(np.float32),
-            cls_update=average(slot.cls_update, cls_update).astype(np.float32),
-            head=head,
-            last=state.seen + count,
-            covariances=covariances,
-        )
-        return replace(state, seen=state.seen + count, slots=(*others, learnt)), group
-
-    def _slot_of(self, state: AlignState, mean: Array, variance: Array, count: int) -> tuple[Slot, tuple[Slot, ...]]:
-        """The slot of a group of ``count`` images, or a new one, and the others."""
-        index = nearest(state.slots, mean, variance)
-        if index is None:
-            slot = self._new_slot(mean, variance)
-            others = with_room(state.slots, self.config.slots)
-        else:
-            slot = state.slots[index]
-            others = state.slots[:index] + state.slots[index + 1 :]
-        if self._clean.moments is None or slot.covariances is not None or slot.images + count < GROUP:
-            return slot, others
-        room = with_heavy_room(others, state.seen)
-        if room is None:
-            return slot, others
-        return replace(slot, covariances=self._clean.no_covariances()), room
+    def _restored(
+        self, plain: Batch, coefficients: Single, visited: list[Visit], noise: Array
+    ) -> tuple[Batch, Floats | None]:
+        """The images as the model reads them, and the last of them if any was changed."""
+        images: Floats | None = None
+        for visit in visited:
+            slot = visit.slot
+            domain = visit.domain.sharpened(slot.descriptor, slot.images)
+            restoration = self.equaliser.plan(domain, self._noise_excess(slot, noise[visit.rows]))
+            if not restoration:
+                continue
+            if len(visited) == 1:
+                images = self.equaliser.restore(plain.images, coefficients, restoration)
+                continue
+            if images is None:
+                images = plain.images.astype(np.float32)
+            rows = visit.rows
+            images[rows] = self.equaliser.restore(plain.images[rows], coefficients[rows], restoration)
+        return (plain, None) if images is None else (plain.with_images(images), images[-1])
 
     def _noise_excess(self, slot: Slot, noise: Array) -> float | None:
         """How much noisier the domain is than clean images, where that is known."""
-        if self.source.noise is None:
+        if self.statistics.noise is None:
             return None
         count = len(noise)
-        return float((slot.images * slot.noise + noise.sum()) / (slot.images + count)) - self.source.noise
+        return float((slot.images * slot.noise + noise.sum()) / (slot.images + count)) - self.statistics.noise
+
+    def _predicted(self, visited: list[Visit], pooled: Floats) -> tuple[list[ContentSums], Floats]:
+        """Re-centre what the head reads, by slot: what each has then summed up, and the logits of all images."""
+        heads = [visit.slot.head for visit in visited]
+        if self.config.centre_images:
+            pooled = pooled.copy()
+            for index, visit in enumerate(visited):
+                heads[index] = self._centre.take(heads[index], pooled[visit.rows].astype(np.float64))
+                pooled[visit.rows] = pooled[visit.rows] + self._centre.vector(heads[index])
+        return heads, self.engine.head()(pooled)
+
+    def _remembered(
+        self, visit: Visit, moves: Moves | None, taps: dict[Tap, Floats], offsets: Array, noise: Array
+    ) -> Slot:
+        """The slot once it has taken in what a pass has shown of images of its domain."""
+        slot = visit.slot
+        count = len(offsets)
+        before = slot.images * 0.5 ** (count / HALF_LIFE)
+        total = before + count
+
+        def average(past: Floats, now: Floats) -> Array:
+            mean: Array = (before * past + count * now) / total
+            return mean
+
+        means = taps[Tap.PATCH_MEAN].mean(axis=0, dtype=np.float64)
+        cls = taps[Tap.CLS].mean(axis=0, dtype=np.float64)
+        (mean_update, cls_update) = self._clean.added(moves, means, cls)
+        covariances = slot.covariances
+        if covariances is not None:
+            covariances = self._clean.with_moments(covariances, taps[Tap.PATCH_MOMENTS])
+        return replace(
+            slot.joined(visit.domain),
+            images=total,
+            descriptor=average(slot.descriptor, visit.domain.descriptor[0]).astype(np.float32),
+            noise=float(average(np.array(slot.noise), noise.mean())),
+            content=average(slot.content, offsets.mean(axis=0)),
+            mean_update=average(slot.mean_update, mean_update).astype(np.float32),
+            cls_update=average(slot.cls_update, cls_update).astype(np.float32),
+            covariances=covariances,
+        )
 
     def _plain_logits(self, batch: Batch) -> Floats:
         """Predict images without adaptation; logits that are not finite even then are refused."""

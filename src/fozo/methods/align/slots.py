@@ -7,12 +7,14 @@ and to a new one where none does. In a slot, an image weighs half after ``HALF_L
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from fozo.core.descriptor import Single
+from fozo.core.tokens import Indices
 from fozo.methods.align.memory import DomainEstimate
 from fozo.methods.common.content_shift import ContentSums
 from fozo.state import State
@@ -86,8 +88,10 @@ class Slot(State):
         if self.images < 0 or self.domain_variance.min(initial=1) <= 0:
             raise ValueError("a slot is of no images")
 
-    def joined(self, mean: Array, variance: Array) -> Slot:
-        """The slot whose domain estimate has taken in that of a group."""
+    def joined(self, domain: DomainEstimate) -> Slot:
+        """The slot whose domain estimate has taken in that of a group, one row."""
+        mean = domain.mean[0]
+        variance = domain.variance[0]
         if not self.images:
             return replace(self, domain_mean=mean.astype(np.float32), domain_variance=variance.astype(np.float32))
         joined_variance = 1 / (1 / self.domain_variance + 1 / variance)
@@ -99,44 +103,77 @@ class Slot(State):
         )
 
 
-def nearest(slots: tuple[Slot, ...], mean: Array, variance: Array) -> int | None:
-    """The slot whose domain agrees best with an estimate, if any does."""
-    distances = [
-        float(np.mean(np.square(slot.domain_mean - mean) / (slot.domain_variance + variance))) for slot in slots
-    ]
+def nearest(slots: Sequence[Slot], domain: DomainEstimate) -> int | None:
+    """The slot whose domain agrees best with an estimate of one row, if any does."""
+    distances = []
+    for slot in slots:
+        variance = slot.domain_variance + domain.variance[0]
+        distances.append(float(np.mean(np.square(slot.domain_mean - domain.mean[0]) / variance)))
     if not distances or min(distances) >= SAME_DOMAIN:
         return None
     return int(np.argmin(distances))
 
 
 def with_room(slots: tuple[Slot, ...], most: int) -> tuple[Slot, ...]:
-    """Drop the least recently used slot where there is no room for another; strays first."""
-    if len(slots) < most:
-        return slots
-    strays = [index for index, slot in enumerate(slots) if slot.images < STRAY_IMAGES]
-    dropped = strays[0] if strays else 0
-    return slots[:dropped] + slots[dropped + 1 :]
+    """Drop the least recently used slots beyond ``most``; strays first."""
+    excess = max(0, len(slots) - most)
+    by_use = sorted(range(len(slots)), key=lambda index: (slots[index].images >= STRAY_IMAGES, index))
+    dropped = by_use[:excess]
+    return tuple(slot for index, slot in enumerate(slots) if index not in dropped)
 
 
-def with_heavy_room(slots: tuple[Slot, ...], seen: int) -> tuple[Slot, ...] | None:
-    """Make room for one more slot with covariances; nothing where all that have them are in use."""
+def with_heavy_room(slots: tuple[Slot, ...], in_use: Sequence[Slot], seen: int) -> tuple[Slot, ...] | None:
+    """Make room for covariances of one more slot; nothing where all that have them are in use or not yet idle."""
     heavy = [index for index, slot in enumerate(slots) if slot.covariances is not None]
-    if len(heavy) < HEAVY_SLOTS:
+    if len(heavy) + sum(slot.covariances is not None for slot in in_use) < HEAVY_SLOTS:
         return slots
-    oldest = min(heavy, key=lambda index: slots[index].last)
-    if seen - slots[oldest].last < IDLE_IMAGES:
+    oldest = min(heavy, key=lambda index: slots[index].last, default=None)
+    if oldest is None or seen - slots[oldest].last < IDLE_IMAGES:
         return None
     lightened = replace(slots[oldest], covariances=None)
     return (*slots[:oldest], lightened, *slots[oldest + 1 :])
 
 
-def by_domain(slots: tuple[Slot, ...], domains: DomainEstimate) -> list[list[int]]:
-    """Split a group that mixes domains: the images of each slot together, and each image that has none by itself."""
-    if len(domains.same_domain().mean) == 1:
-        return [list(range(len(domains.mean)))]
-    sets: dict[tuple[str, int], list[int]] = {}
-    for image, (mean, variance) in enumerate(zip(domains.mean, domains.variance, strict=True)):
-        slot = nearest(slots, mean, variance)
-        key = ("image", image) if slot is None else ("slot", slot)
-        sets.setdefault(key, []).append(image)
-    return list(sets.values())
+@dataclass(frozen=True)
+class Visit:
+    """Images of a group that are of one domain."""
+
+    rows: Indices
+    slot: Slot
+    """Theirs as it was before the group; a new one has no images."""
+    domain: DomainEstimate
+    """Of the domain, one row."""
+
+
+def visits(
+    slots: tuple[Slot, ...], domains: DomainEstimate, new_slot: Callable[[DomainEstimate], Slot]
+) -> tuple[list[Visit], tuple[Slot, ...]]:
+    """Sort the images of a group by domain; the other slots are returned too.
+
+    A group whose estimates agree goes together. Otherwise each image belongs to the slot that is nearest to it.
+    """
+    agreeing = len(domains.same_domain().mean) == 1
+    sets = [np.arange(len(domains.mean))] if agreeing else np.arange(len(domains.mean))[:, None]
+    known = list(slots)
+    rows_of: dict[int, list[int]] = {}
+    for rows in sets:
+        domain = domains.part(rows).average()
+        index = nearest(known, domain)
+        if index is None:
+            index = len(known)
+            known.append(new_slot(domain))
+        rows_of.setdefault(index, []).extend(rows)
+    visited = []
+    for index, rows in rows_of.items():
+        visited.append(Visit(np.array(rows), known[index], domains.part(np.array(rows)).average()))
+    return visited, tuple(slot for index, slot in enumerate(slots) if index not in rows_of)
+
+
+def owners(visited: Sequence[Visit]) -> Indices:
+    """Which visit each image of a group belongs to, ``[B]``; one number for all where there is one visit."""
+    if len(visited) == 1:
+        return np.zeros(1, np.intp)
+    owner = np.empty(sum(len(visit.rows) for visit in visited), np.intp)
+    for index, visit in enumerate(visited):
+        owner[visit.rows] = index
+    return owner

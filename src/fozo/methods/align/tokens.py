@@ -27,16 +27,17 @@ c_l is what chance displaces one clean image by, and narrow clean content displa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from fozo.core.descriptor import Single
+from fozo.core.blas import one_blas_thread
 from fozo.core.moments import shrinkage
-from fozo.core.statistics import SourceStatistics
-from fozo.core.tokens import displacement, pooled_moments, transport
-from fozo.methods.align.slots import HALF_LIFE, Covariances, Half, Slot
+from fozo.core.statistics import Statistics
+from fozo.core.tokens import displacement, packed, pooled_moments, transport, unpacked
+from fozo.methods.align.slots import HALF_LIFE, Covariances, Slot
 from fozo.types import NO_KNOBS, Affine, Array, Floats, Knobs, Move, Spec
 
 CONTENT_ERROR = 0.4
@@ -50,6 +51,8 @@ REFRESH = 0.5
 PLAUSIBLE = 1e4
 """Clean standard deviations that tokens may be away from their average: a black, white or checkered image, or pure
 noise, is below a hundred."""
+MOST_HALF = 6e4
+"""Half precision holds numbers up to 65,504."""
 
 
 @dataclass(frozen=True)
@@ -63,143 +66,177 @@ class Layers:
     """W, ``[k, layers, d]``."""
     chance: Array
     """u: the part of one image's variance that its content leaves unexplained, ``[layers]``."""
-
-    def target(self, content: Array) -> tuple[Array, Array]:
-        """t and |W d|^2 of each layer."""
-        shift = np.einsum("k,kld->ld", content, self.weights)  # on this thread, as BLAS is not
-        return self.mean + shift, self.square(shift)
+    movable: npt.NDArray[np.bool_]
+    """Layers that are moved, ``[layers]``."""
 
     def square(self, values: Array) -> Array:
         """|y|^2 of each layer."""
         return np.asarray(np.square(values / self.std).mean(axis=-1))
 
-    def belief(self, values: Array, target: Array, content_square: Array, images: float) -> Array:
-        """b of each layer."""
-        error = CONTENT_ERROR * content_square + self.chance / images
-        return shrinkage(error, self.square(values - target))
+    def pulled(self, updates: Floats, slot: Slot, strength: float) -> tuple[Array, Array, Array]:
+        """x, x' - x and |W d|^2 of each layer, from what each block adds."""
+        by_content = np.einsum("k,kld->ld", slot.content, self.weights)  # W d; on this thread, as BLAS is not
+        content_square = self.square(by_content)
+        target = self.mean + by_content
+        unmoved = np.cumsum(updates, axis=0, dtype=np.float64)
+        error = CONTENT_ERROR * content_square + self.chance / slot.images
+        part = strength * self.movable * shrinkage(error, self.square(unmoved - target))
+        tokens = np.zeros_like(target)
+        shifts = np.zeros_like(target)
+        moved = np.zeros(target.shape[1:])
+        for layer, update in enumerate(updates):
+            tokens[layer] = moved + update
+            shifts[layer] = part[layer] * (target[layer] - tokens[layer])
+            moved = tokens[layer] + shifts[layer]
+        return tokens, shifts, content_square
+
+
+@dataclass(frozen=True)
+class Moves:
+    """What is done to the tokens of one domain's images."""
+
+    patches: Array
+    """v: added to the patches that enter each block, ``[L, d]``."""
+    cls: Array
+    """Added to the CLS token that enters each block, ``[L, d]``."""
+    matrices: Floats
+    """M - I of the aligned blocks, ``[A, d, d]``; of none where covariances move nothing."""
 
 
 class CleanTokens:
     """What clean images say of the tokens of a model, ready to move those of a slot."""
 
-    def __init__(self, source: SourceStatistics, head: Affine, spec: Spec) -> None:
+    def __init__(self, source: Statistics, head: Affine, spec: Spec) -> None:
         regression = source.regression()
         self.spec = spec
         self.class_content = source.content.basis.vectors(head) - regression.mean
         """Content vector of each class less that of calibration, ``[classes, k]``."""
 
-        def layers(name: str, count: int) -> Layers:
+        def layers(name: str, count: int, first: int) -> Layers:
             moments = getattr(source, name)
             # A feature that is constant on clean images must not make every deviation infinite, nor must all of them.
             std = np.maximum(moments.std, max(1e-3 * moments.std.mean(), 1e-9))
             chance = regression.unexplained[name].mean(axis=1)
-            return Layers(moments.mean[:count], std[:count], regression.weights[name][:, :count], chance[:count])
+            weights = regression.weights[name][:, :count]
+            return Layers(moments.mean[:count], std[:count], weights, chance[:count], np.arange(count) >= first)
 
-        self.patches = layers("patch_mean", spec.depth)
-        self.cls = layers("cls", spec.depth // 2 if spec.class_token else 0)
+        self.patches = layers("patch_mean", spec.depth, first=1)
+        self.cls = layers("cls", spec.depth // 2 if spec.class_token else 0, first=0)
+        self.aligned = np.array(spec.aligned, np.intp)
         self.moments = source.patch_moments
-        width = spec.dim
-        self.triangle = np.triu_indices(width)
-        self.roots = np.zeros((0, width, width))
-        self.units = np.zeros((0, width))
+        self.roots = np.zeros((0, spec.dim, spec.dim))
+        self.units = np.zeros((0, spec.dim), np.float32)
         if self.moments is not None:
             self.roots = self.moments.roots
-            variances = np.diagonal(self.moments.covariance, axis1=1, axis2=2).astype(np.float64)
+            variances = np.diagonal(self.moments.covariance, axis1=1, axis2=2)
             self.units = np.sqrt(np.maximum(variances, 1e-12))
+        self.squared_units = packed(self.units[:, :, None] * self.units[:, None])
+        """What covariances are divided by in a slot, upper triangle."""
 
-    def packed(self, matrix: Array, block: int) -> Half:
-        """The upper triangle of a symmetric matrix in units of clean deviations."""
-        scaled = matrix / np.outer(self.units[block], self.units[block])
-        return np.clip(scaled[self.triangle], -6e4, 6e4).astype(np.float16)
+    def no_covariances(self) -> Covariances:
+        """What is known of covariances before the first image."""
+        triangles = np.zeros(self.squared_units.shape, np.float16)
+        blocks = len(self.units)
+        return Covariances(0.0, np.zeros(self.units.shape, np.float32), triangles, triangles, np.zeros(blocks), 0.0)
 
-    def unpacked(self, packed: Half, block: int) -> Array:
-        return self._symmetric(packed) * np.outer(self.units[block], self.units[block])
-
-    def _symmetric(self, packed: Half) -> Array:
-        matrix = np.zeros((self.spec.dim, self.spec.dim))
-        matrix[self.triangle] = packed
-        matrix.T[self.triangle] = packed
-        return matrix
+    def with_moments(self, known: Covariances, moments: Floats) -> Covariances:
+        """Take in the patch moments ``[B, A, d + 1, d]`` of a group."""
+        count = len(moments)
+        before = known.images * 0.5 ** (count / HALF_LIFE)
+        total = before + count
+        (mean, covariance) = pooled_moments(moments)
+        apart = (mean - known.mean).astype(np.float32)
+        apart_units = apart / self.units
+        new = packed(covariance.astype(np.float32)) / self.squared_units
+        new += packed(apart_units[:, :, None] * apart_units[:, None]) * np.float32(before / total)
+        new *= np.float32(count / total)
+        new += known.second * np.float32(before / total)
+        return replace(
+            known,
+            images=total,
+            mean=known.mean + apart * np.float32(count / total),
+            second=np.clip(new, -MOST_HALF, MOST_HALF).astype(np.float16),
+            unmapped=known.unmapped + count,
+        )
 
     def mapped(self, slot: Slot) -> Slot:
         """Compute the maps of a slot again, if half as many new images have come as it has."""
         known = slot.covariances
         if self.moments is None or known is None or not known.images or known.unmapped < REFRESH * known.images:
             return slot
-        weight = known.images / (known.images + PRIOR_IMAGES)
-        maps = np.zeros_like(known.transport)
+        share = known.images / (known.images + PRIOR_IMAGES)
+        seconds = unpacked(known.second * self.squared_units, self.spec.dim).astype(np.float64)
+        maps = np.zeros_like(seconds)
         displacements = np.zeros_like(known.displacement)
-        for block, root in enumerate(self.roots):
-            clean = self.moments.covariance[block].astype(np.float64)
-            covariance = weight * self.unpacked(known.second[block], block) + (1 - weight) * clean
-            to_clean = transport(root, covariance)
-            displacements[block] = displacement(to_clean, covariance)
-            maps[block] = (to_clean - np.eye(len(root)))[self.triangle].astype(np.float16)
-        mapped = replace(known, transport=maps, displacement=displacements, unmapped=0.0)
-        return replace(slot, covariances=mapped)
+        with one_blas_thread():
+            for block, second in enumerate(seconds):
+                covariance = share * second + (1 - share) * self.moments.covariance[block]
+                to_clean = transport(self.roots[block], covariance)
+                displacements[block] = displacement(to_clean, covariance)
+                maps[block] = to_clean - np.eye(len(to_clean))
+        moves = packed(maps).astype(np.float16)
+        return replace(slot, covariances=replace(known, transport=moves, displacement=displacements, unmapped=0.0))
 
-    def knobs(self, slot: Slot, mean_strength: float, cls_strength: float, covariance_strength: float) -> Knobs:
+    def moves(self, slot: Slot, mean_strength: float, cls_strength: float, covariance_strength: float) -> Moves | None:
         """Decide the moves of a slot's images."""
         if not slot.images:
-            return NO_KNOBS
-        depth = self.spec.depth
-        aligned = self.spec.aligned
-        target, content_square = self.patches.target(slot.content)
-        unmoved = np.cumsum(slot.mean_update, axis=0, dtype=np.float64)
-        belief = mean_strength * self.patches.belief(unmoved, target, content_square, slot.images)
-        matrix_belief = covariance_strength * self._matrix_belief(slot, content_square)
+            return None
+        (tokens, patches, content_square) = self.patches.pulled(slot.mean_update, slot, mean_strength)
+        (_, cls_shifts, _) = self.cls.pulled(slot.cls_update, slot, cls_strength)
+        cls = np.zeros_like(patches)
+        cls[1 : 1 + len(cls_shifts)] = cls_shifts  # what leaves a block moved enters the next one
+        part = covariance_strength * self.matrix_belief(slot, content_square)
+        if slot.covariances is None or not part.any():
+            return Moves(patches, cls, np.zeros((0, *self.roots.shape[1:])))
+        matrices = unpacked(slot.covariances.transport, self.spec.dim) * part.astype(np.float32)[:, None, None]
+        patches[self.aligned] -= np.einsum("ad,ade->ae", tokens[self.aligned], matrices)
+        return Moves(patches, cls, matrices)
 
-        transports = slot.covariances.transport if slot.covariances is not None else ()
-        shift = np.zeros((depth, self.spec.dim))
-        matrices = np.zeros((len(aligned), self.spec.dim, self.spec.dim), np.float32)
-        mean = np.zeros(self.spec.dim)
-        for layer in range(depth):
-            mean = mean + slot.mean_update[layer]  # x
-            moved = mean if layer == 0 else mean + belief[layer] * (target[layer] - mean)  # x'
-            shift[layer] = moved - mean
-            block = layer - aligned.start
-            if 0 <= block < len(matrix_belief) and matrix_belief[block]:
-                partial = matrix_belief[block] * self._symmetric(transports[block])
-                matrices[block] = partial
-                shift[layer] -= mean @ partial
-            mean = moved
-        return self._as_knobs(shift, self._cls_shift(slot, cls_strength), matrices)
-
-    def _matrix_belief(self, slot: Slot, content_square: Array) -> Array:
-        """(1 - U / D)+ of every aligned block; nothing where no covariances are known."""
+    def matrix_belief(self, slot: Slot, content_square: Array) -> Array:
+        """(1 - U / D)+ of every aligned block; of none where no covariances are known."""
         known = slot.covariances
         if self.moments is None or known is None or not known.images:
             return np.zeros(0)
-        aligned = np.array(self.spec.aligned)
-        content = content_square[aligned] - (1 - self.patches.chance[aligned]) / slot.images
+        content = content_square[self.aligned] - (1 - self.patches.chance[self.aligned]) / slot.images
         chance = self.moments.displacement * known.images / (known.images + PRIOR_IMAGES) ** 2
         error = chance + CONTENT_DISPLACEMENT * np.maximum(content, 0)
         return shrinkage(error, known.displacement)
 
-    def _cls_shift(self, slot: Slot, strength: float) -> Array:
-        """Moves of CLS as it enters each block: what leaves one of the first half enters the next moved."""
-        shift = np.zeros((self.spec.depth, self.spec.dim))
-        half = len(self.cls.mean)
-        target, content_square = self.cls.target(slot.content)
-        unmoved = np.cumsum(slot.cls_update, axis=0, dtype=np.float64)
-        belief = strength * self.cls.belief(unmoved, target, content_square, slot.images)
-        token = np.zeros(self.spec.dim)
-        for layer in range(min(half, self.spec.depth - 1)):
-            token = token + slot.cls_update[layer]
-            shift[layer + 1] = belief[layer] * (target[layer] - token)
-            token = token + shift[layer + 1]
-        return shift
-
-    def _as_knobs(self, shift: Array, cls_shift: Array, matrices: Single) -> Knobs:
-        if not (shift.any() or cls_shift.any()):
+    def knobs(self, moves: Sequence[Moves | None], owners: npt.NDArray[np.intp]) -> Knobs:
+        """Put together the moves of several domains, of which ``owners`` has each image's, ``[B]`` or one for all."""
+        shape = (len(moves), self.spec.depth, self.spec.dim)
+        patches = np.zeros(shape, np.float32)
+        cls = np.zeros(shape, np.float32)
+        matrices = np.zeros((len(moves), len(self.aligned), self.spec.dim, self.spec.dim), np.float32)
+        for index, domain_moves in enumerate(moves):
+            if domain_moves is not None:
+                patches[index] = domain_moves.patches
+                cls[index] = domain_moves.cls
+                matrices[index, : len(domain_moves.matrices)] = domain_moves.matrices
+        if not (patches.any() or cls.any()):
             return NO_KNOBS
-        still = np.ones((1, 1, *shift.shape), np.float32)
-        patches = Move(still, shift[None, None].astype(np.float32))
-        cls = Move(still, cls_shift[None, None].astype(np.float32))
+        still = np.ones((1, 1, *shape[1:]), np.float32)
+        knobs = Knobs(cls=Move(still, cls[None, owners]), patches=Move(still, patches[None, owners]))
         if not matrices.any():
-            return Knobs(cls=cls, patches=patches)
-        matrices += np.eye(self.spec.dim, dtype=np.float32)
-        return Knobs(cls=cls, patches=patches, matrices=matrices[None, None])
+            return knobs
+        diagonal = np.arange(self.spec.dim)
+        matrices[:, :, diagonal, diagonal] += 1
+        return replace(knobs, matrices=matrices[None, owners])
+
+    def added(self, moves: Moves | None, means: Array, cls: Array) -> tuple[Array, Array]:
+        """What blocks added to a group: its means entering each block, and its CLS leaving each, less what entered."""
+        entered = means.copy()
+        cls_entered = cls[: len(self.cls.mean)].copy()
+        if moves is not None:
+            if len(moves.matrices):
+                entered[self.aligned] += np.einsum("ad,ade->ae", means[self.aligned], moves.matrices)
+            entered += moves.patches
+            cls_entered[:-1] += moves.cls[1 : len(cls_entered)]
+        mean_update = means.copy()
+        mean_update[1:] -= entered[:-1]
+        cls_update = cls[: len(cls_entered)].copy()
+        cls_update[1:] -= cls_entered[:-1]
+        return mean_update, cls_update
 
     def plausible(self, means: Floats) -> npt.NDArray[np.bool_]:
         """Say of each image whether its tokens can be those of a picture: ``[B]``."""
@@ -207,48 +244,3 @@ class CleanTokens:
             deviation = np.abs((means - self.patches.mean) / self.patches.std).mean(axis=(1, 2))
         plausible: npt.NDArray[np.bool_] = deviation <= PLAUSIBLE  # False for NaN
         return plausible
-
-    def added(self, knobs: Knobs, means: Array, cls: Array) -> tuple[Array, Array]:
-        """What blocks added to a group: its means entering each block, and its CLS leaving each, less what entered."""
-        half = len(self.cls.mean)
-        mean_update = means.copy()
-        cls_update = cls[:half].copy()
-        entered = means[:-1]
-        cls_entered = cls[: half - 1] if half else cls[:0]
-        if knobs.matrices is not None:
-            entered = entered.copy()
-            for block, layer in enumerate(self.spec.aligned):
-                if layer < len(entered):
-                    entered[layer] = entered[layer] @ knobs.matrices[0, 0, block]
-        if knobs.patches is not None and knobs.cls is not None:
-            entered = entered + knobs.patches.shift[0, 0, :-1]
-            cls_entered = cls_entered + knobs.cls.shift[0, 0, 1 : len(cls_entered) + 1]
-        mean_update[1:] -= entered
-        cls_update[1:] -= cls_entered
-        return mean_update, cls_update
-
-    def no_covariances(self) -> Covariances:
-        """What is known of covariances before the first image."""
-        aligned, width = self.units.shape
-        triangles = np.zeros((aligned, width * (width + 1) // 2), np.float16)
-        return Covariances(0.0, np.zeros((aligned, width), np.float32), triangles, triangles, np.zeros(aligned), 0.0)
-
-    def with_moments(self, known: Covariances, moments: Floats) -> Covariances:
-        """Take in the patch moments ``[B, A, d + 1, d]`` of a group."""
-        count = len(moments)
-        before = known.images * 0.5 ** (count / HALF_LIFE)
-        total = before + count
-        mean, covariance = pooled_moments(moments)
-        apart = mean - known.mean
-        second = np.empty_like(known.second)
-        for block in range(len(second)):
-            old = self.unpacked(known.second[block], block)
-            between = np.outer(apart[block], apart[block]) * (before * count / total**2)
-            second[block] = self.packed((before * old + count * covariance[block]) / total + between, block)
-        return replace(
-            known,
-            images=total,
-            mean=(known.mean + apart * (count / total)).astype(np.float32),
-            second=second,
-            unmapped=known.unmapped + count,
-        )

@@ -18,7 +18,7 @@ import numpy as np
 
 from fozo.core.content import contents
 from fozo.core.moments import shrinkage
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 from fozo.state import State
 from fozo.types import Affine, Array, Floats
 
@@ -40,7 +40,7 @@ class ContentSums(State):
 class ContentShift:
     """What follows from the clean statistics; ``images`` is how many of the latest images the averages remember."""
 
-    def __init__(self, source: SourceStatistics, head: Affine, images: float) -> None:
+    def __init__(self, source: Statistics, head: Affine, images: float) -> None:
         regression = source.regression()
         pooled = source.pooled
         cls = source.cls

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from dataclasses import dataclass
 
 from fozo.engines.blackbox import BlackBoxEngine
 from fozo.engines.load import LoadOptions, Model, load_engine
+from fozo.errors import ModelWarning
 from fozo.methods.common.info import ABILITIES
 from fozo.methods.registry import list_methods
 from fozo.types import Engine, Spec
 
+LOG = logging.getLogger("fozo.models")  # of what was found in models; commands show it
 NO_TOKENS = "it is no model of a kind whose tokens fozo knows"
 TOKENS_GAIN = "three times as much"
 """What Align inside a ViT-Tiny gained, compared with its images alone restored: +7.8 and +2.3 points of top-1."""
@@ -38,13 +42,7 @@ class ModelDescription:
     @property
     def sentence(self) -> str:
         """One line for a log."""
-        name = self.spec.name
-        if not self.reason:
-            return f"{name}: Align moves the tokens of its {self.spec.depth} blocks"
-        return (
-            f"{name}: only its images are restored, because {self.reason}; where its tokens are found Align gains "
-            f"about {TOKENS_GAIN}, so give the original weights, or another export (docs/models.md)"
-        )
+        return _sentence(self.spec, self.reason)
 
     def __str__(self) -> str:
         spec = self.spec
@@ -84,15 +82,37 @@ def describe_model(model: Model, options: LoadOptions | None = None) -> ModelDes
     """
     engine: Engine = load_engine(model, options)
     missing = [ability for ability in ABILITIES if ability not in engine.abilities]
-    reason = ""
-    if "tokens" in missing:
-        reason = (engine.reason if isinstance(engine, BlackBoxEngine) else "") or NO_TOKENS
     return ModelDescription(
         spec=engine.spec,
         engine=type(engine).__name__,
         abilities=tuple(sorted(engine.abilities)),
         methods=tuple(list_methods(without=missing)),
-        reason=reason,
+        reason=_reason(engine),
+    )
+
+
+def report_model(engine: Engine) -> None:
+    """Say what was found, in one line of a log; where tokens were looked for in vain, in a warning."""
+    reason = _reason(engine)
+    sentence = _sentence(engine.spec, reason)
+    if reason in ("", NO_TOKENS):
+        LOG.info(sentence)
+    else:
+        warnings.warn(sentence, ModelWarning, stacklevel=3)
+
+
+def _reason(engine: Engine) -> str:
+    if "tokens" in engine.abilities:
+        return ""
+    return (engine.reason if isinstance(engine, BlackBoxEngine) else "") or NO_TOKENS
+
+
+def _sentence(spec: Spec, reason: str) -> str:
+    if not reason:
+        return f"{spec.name}: Align moves the tokens of its {spec.depth} blocks"
+    return (
+        f"{spec.name}: only its images are restored, because {reason}; where its tokens are found Align gains about "
+        f"{TOKENS_GAIN}, so give the original weights, or another export (docs/models.md)"
     )
 
 

@@ -4,12 +4,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fozo.core.statistics import SourceStatistics
+from fozo.core.statistics import Statistics
 from fozo.errors import FozoError
 from fozo.types import Engine, Value
 
 NEEDS = {  # what a method may need, in words; fozo.methods.common.measured adds what has to be measured
-    "source": "source statistics; make them with fozo.calibrate",
+    "statistics": "source statistics; make them with fozo.calibrate",
     "tokens": "the tokens of a ViT: use an engine that shows them, or the method equalise, which needs none",
     "matrices": "to multiply patch tokens by matrices: export the model again with this version, or use a torch engine",
     "prompts": "a model that takes prompts: one whose graph has no fixed number of tokens, as fozo export writes it",
@@ -35,7 +35,7 @@ class MethodInfo:
     Examples:
         >>> info = fozo.FOZO.info
         >>> info.passes, info.paper, sorted(info.needs)
-        ('2n', 'Wang and Wang, CVPR 2026', ['prompts', 'source', 'tokens'])
+        ('2n', 'Wang and Wang, CVPR 2026', ['prompts', 'statistics', 'tokens'])
     """
 
     name: str
@@ -70,11 +70,11 @@ class MethodInfo:
         return cost + BACKWARD * float(backward[1]) if backward else cost
 
 
-def check_needs(info: MethodInfo, engine: Engine, source: SourceStatistics | None) -> None:
-    if source is None and "source" in info.needs:
-        raise FozoError(f"{info.name} needs {NEEDS['source']}")
+def check_needs(info: MethodInfo, engine: Engine, statistics: Statistics | None) -> None:
+    if statistics is None and "statistics" in info.needs:
+        raise FozoError(f"{info.name} needs {NEEDS['statistics']}")
     for need in ABILITIES:
         if need in info.needs and need not in engine.abilities:
             raise FozoError(f"{info.name} needs {NEEDS[need]}")
-    if source is not None:
-        source.check(engine.spec.fingerprint, engine.spec.name, engine.spec)
+    if statistics is not None:
+        statistics.check(engine.spec.fingerprint, engine.spec.name, engine.spec)

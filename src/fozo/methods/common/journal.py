@@ -89,12 +89,12 @@ class Journal:
         try:
             if not len(self._log):
                 self._log.append({"kind": KIND, "version": VERSION, **header})
-            found = read_journal(self.path)
-            found.check(header)
+            records = read_journal(self.path)
+            records.check(header)
         except BaseException:
             self._log.close()
             raise
-        self.batches = len(found.kept)
+        self.batches = len(records.kept)
         self._process = os.getpid()
 
     def append(self, index: int, entry: Mapping[str, object]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, cast
 
-from fozo.errors import FozoError
+from fozo.errors import RENAMED, FozoError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -28,7 +28,8 @@ def with_options(method: str, prefix: str, config: DataclassInstance, options: M
     for key, value in options.items():
         name, dot, rest = key.partition(".")
         if name not in known or (dot and not is_dataclass(getattr(config, name))):
-            raise FozoError(f"{method} has no option {prefix + key!r}; its options are {', '.join(known)}")
+            hint = f"it is called {RENAMED[key]} now" if key in RENAMED else f"its options are {', '.join(known)}"
+            raise FozoError(f"{method} has no option {prefix + key!r}; {hint}")
         if dot:
             inner.setdefault(name, {})[rest] = value
             continue

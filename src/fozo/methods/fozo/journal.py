@@ -75,7 +75,7 @@ def check_point(point: Array, led_to: int) -> None:
         raise FozoError("it leads to other prompts; use the noise and the NumPy version of the original run")
 
 
-def replay(
+def replay_prompts(
     journal: str | os.PathLike[str],
     *,
     fingerprint: str | None = None,
@@ -85,9 +85,9 @@ def replay(
     """Rebuild the prompts that a journal of FOZO's leads to, bit for bit, without the model and without any image.
 
     Examples:
-        >>> method = fozo.FOZO(model, source, journal="fozo.journal")
+        >>> method = fozo.FOZO(model, statistics, journal="fozo.journal")
         >>> logits = method(batch)
-        >>> np.array_equal(fozo.replay("fozo.journal"), method.prompts)
+        >>> np.array_equal(fozo.replay_prompts("fozo.journal"), method.prompts)
         True
 
     Args:

@@ -88,23 +88,24 @@ def _scaled_schedule(factor: float) -> dict[str, Value]:
 
 @register(
     "fozo", passes="2n", adapts="prompts", paper="Wang and Wang, CVPR 2026",
-    needs={"source", "tokens", "prompts"}, draws=True, compared={"passes": 2},
+    needs={"statistics", "tokens", "prompts"}, draws=True, compared={"passes": 2},
     tuning={f"schedule x {factor:g}": _scaled_schedule(factor) for factor in (1.0, 1 / 16, 0.25, 4.0)},
 )  # fmt: skip
 class FOZO(Method[FOZOConfig, FOZOState]):
     """Zeroth-order descent on prompts.
 
     Examples:
-        >>> method = fozo.FOZO(model, source, passes=2)  # preset="paper" follows the paper's text
+        >>> method = fozo.FOZO(model, statistics, passes=2)  # preset="paper" follows the paper's text
         >>> method(batch).shape, method.prompts.shape
         ((8, 10), (3, 64))
 
     Beside what every :class:`fozo.Method` takes, ``start`` are prompts ``[p, d]`` to start from instead of random ones,
     and ``noise`` directions to use instead of seeded gaussian ones.
 
-    A journal (``journal=``) takes some hundred bytes a batch: the steps of the prompts, which :func:`fozo.replay`
-    rebuilds without a model. :meth:`replay` restores prompts, epsilon, rate and the average loss. The statistics of
-    recent images (activation shift, window) are not in a journal and begin again; a saved state has them.
+    A journal (``journal=``) takes some hundred bytes a batch: the steps of the prompts, which
+    :func:`fozo.replay_prompts` rebuilds without a model. :meth:`replay` restores prompts, epsilon, rate and the average
+    loss. The statistics of recent images (activation shift, window) are not in a journal and begin again; a saved state
+    has them.
     """
 
     EXTRAS: ClassVar = ("start", "noise")
@@ -122,7 +123,7 @@ class FOZO(Method[FOZOConfig, FOZOState]):
         self._spsa = SPSA(start, config.schedule, noise, config.passes // 2, config.scheduled_loss)
         self._objective = Objective(config.weight, config.distance)
         self._tap = Tap.FEATURES if config.features == "normed" else Tap.CLS
-        self._source_features = self.source.features if config.features == "normed" else self.source.cls
+        self._source_features = self.statistics.features if config.features == "normed" else self.statistics.cls
         self.parameters = start.size
 
     def init(self) -> FOZOState:
@@ -145,7 +146,7 @@ class FOZO(Method[FOZOConfig, FOZOState]):
         taps = self.engine.run(batch, Knobs(prompts=candidates), (self._tap, Tap.POOLED))  # line 8
         features = taps[self._tap]
         pooled = taps[Tap.POOLED]
-        logits = self.engine.head()(shifted(pooled, self.source.pooled.mean, state.shift))  # line 9
+        logits = self.engine.head()(shifted(pooled, self.statistics.pooled.mean, state.shift))  # line 9
 
         losses = []
         for k in range(config.passes):
@@ -164,7 +165,7 @@ class FOZO(Method[FOZOConfig, FOZOState]):
 
     def predict_step(self, state: FOZOState, batch: Batch) -> Result[FOZOState]:
         taps = self.engine.run(batch, Knobs(prompts=state.spsa.point[None]), (Tap.POOLED,))
-        pooled = shifted(taps[Tap.POOLED][0], self.source.pooled.mean, state.shift)
+        pooled = shifted(taps[Tap.POOLED][0], self.statistics.pooled.mean, state.shift)
         return Result(self.engine.head()(pooled), state)
 
     # The journal: a step is its seed and a few numbers.

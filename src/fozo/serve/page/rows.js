@@ -131,7 +131,8 @@ function write(camera) {
   age(camera);
   put(drift.querySelector("b"), distance(told.drift));
   put(drift.querySelector(".aside"), told.drift !== null ? "of the threshold" : "");
-  put(accuracy.querySelector("b"), percent(told.accuracy));
+  const unit = told.relative ? " of clean" : "";
+  put(accuracy.querySelector("b"), told.accuracy === null ? "unknown" : percent(told.accuracy) + unit);
   put(accuracy.querySelector(".aside"), told.low !== null && told.high !== null ? `${Math.round(100 * told.low)} to ${percent(told.high)}` : "");
   put(camera.sentence, local(told.sentence || "not watched: the server has no reference of clean images for this model"));
   camera.expect.hidden = told.state !== "fault" && told.state !== "drift";
