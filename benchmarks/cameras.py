@@ -62,7 +62,7 @@ class Pictures:
             picture = image.convert("RGB")
         scale = max(width / picture.width, height / picture.height)
         picture = picture.resize((round(picture.width * scale) + 1, round(picture.height * scale) + 1))
-        return np.asarray(picture, np.float32)[:height, :width] / 255
+        return np.asarray(picture, np.float32)[:height, :width] / np.float32(255)
 
 
 def to_pixels(values: Values) -> Pixels:
@@ -171,7 +171,7 @@ def pans(pictures: Pictures, seed: int, count: int) -> Iterator[Values]:
         left = int((WIDE - size) * (0.5 + 0.5 * np.sin(angle)))
         top = int((2 * SIZE - size) * (0.5 + 0.5 * np.cos(angle)))
         cut = Image.fromarray(to_pixels(picture[top : top + size, left : left + size]))
-        yield np.asarray(cut.resize((SIZE, SIZE)), np.float32) / 255
+        yield np.asarray(cut.resize((SIZE, SIZE)), np.float32) / np.float32(255)
 
 
 def through_ffmpeg(frames: Iterator[Values], bitrate: str) -> Iterator[Values]:
@@ -187,7 +187,7 @@ def through_ffmpeg(frames: Iterator[Values], bitrate: str) -> Iterator[Values]:
     decoded = subprocess.run(decoder, input=coded, stdout=subprocess.PIPE, check=True).stdout
     for start in range(0, len(decoded), SIZE * SIZE * 3):
         pixels = np.frombuffer(decoded, np.uint8, SIZE * SIZE * 3, start)
-        yield pixels.reshape(SIZE, SIZE, 3).astype(np.float32) / 255
+        yield pixels.reshape(SIZE, SIZE, 3).astype(np.float32) / np.float32(255)
 
 
 # Weather and faults: a picture, how far it has come (0 to 1), and the picture that it becomes.
