@@ -116,13 +116,13 @@ def naive(vit: ViT, a: Architecture, images: Floats, knobs: Knobs, k: int) -> di
         patches = x[:, first:]
         taps[Tap.PATCH_MEAN].append(patches.mean(dim=1))
         taps[Tap.PATCH_VARIANCE].append(patches.var(dim=1, correction=0))
-        if 1 <= layer <= len(vit.blocks) // 2:
+        if layer in (1, 3, 5)[: (len(vit.blocks) + 2) // 4]:
             sampled = x[:, first:][:, layer % 4 % (x.shape[1] - first) :: 4]
             centred = sampled - sampled.mean(dim=1, keepdim=True)
             covariance = centred.mT @ centred / centred.shape[1]
             moments.append(torch.cat([sampled.mean(dim=1, keepdim=True), covariance], dim=1))
             if knobs.matrices is not None:
-                chosen = torch.from_numpy(knobs.matrices[k if len(knobs.matrices) > 1 else 0][:, layer - 1]).float()
+                chosen = torch.from_numpy(knobs.matrices[k if len(knobs.matrices) > 1 else 0][:, layer // 2]).float()
                 x[:, first:] = x[:, first:] @ chosen
         for move, tokens in ((knobs.cls, slice(0, int(a.class_token))), (knobs.patches, slice(first, None))):
             if move is not None:
@@ -180,7 +180,7 @@ def random_knobs(a: Architecture, k: int, batch: int, kind: str) -> Knobs:
         return Move(1 + 0.2 * rng.standard_normal(shape), 0.2 * rng.standard_normal(shape))
 
     def matrices(candidates: int, images: int) -> Floats:
-        noise = rng.standard_normal((candidates, images, a.depth // 2, a.dim, a.dim)) / a.dim**0.5
+        noise = rng.standard_normal((candidates, images, (a.depth + 2) // 4, a.dim, a.dim)) / a.dim**0.5
         matrices: Floats = np.eye(a.dim) + 0.3 * noise
         return matrices
 

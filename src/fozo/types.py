@@ -43,7 +43,7 @@ SAMPLED_TOKENS = 4
 
 def aligned_blocks(depth: int) -> range:
     """The blocks of :attr:`Spec.aligned`."""
-    return range(1, depth // 2 + 1)
+    return range(1, depth // 2 + 1, 2)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Spec:
 
     @property
     def aligned(self) -> range:
-        """Blocks before which patch tokens can be multiplied by a matrix: those of the first half, but the first."""
+        """Blocks before which patch tokens can be multiplied by a matrix: 1, 3, 5 ... of the first half."""
         return aligned_blocks(self.depth)
 
     def normalise(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:

@@ -89,6 +89,6 @@ def test_the_suite_notices_wrong_matrices(wrong: str) -> None:
                 knobs = replace(knobs, matrices=change(knobs.matrices))
             return self.inner.run(batch, knobs, taps)
 
-    engine = fozo.load_engine(random_vit())
+    engine = fozo.load_engine(random_vit(replace(VARIANTS["plain"], depth=6)))
     with pytest.raises(AssertionError, match=sentence):
         check_engine(Wrong(engine))

@@ -83,7 +83,7 @@ class Pass:
         if block in self.aligned:
             self.record(Tap.PATCH_MOMENTS, sampled_moments(patches, block))
             if self.matrices is not None:
-                tokens[:, self.prefix :] = patches @ self.matrices[:, block - self.aligned.start]
+                tokens[:, self.prefix :] = patches @ self.matrices[:, self.aligned.index(block)]
         for which, scale, shift in self.moves:
             tokens[:, which] = tokens[:, which] * scale[:, block, None] + shift[:, block, None]
         return tokens

@@ -188,7 +188,7 @@ class Chunk:
         """Multiply the patch tokens of ``[g, c, T, d]`` by the matrix of a block, in place."""
         if self.matrices is None:
             return
-        matrices = self.matrices[:, :, layer - self.aligned.start]
+        matrices = self.matrices[:, :, self.aligned.index(layer)]
         if len(matrices) > 1:
             matrices = matrices[ks]
         if matrices.shape[1] > 1:

@@ -18,7 +18,7 @@ import copy
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast, overload
 
@@ -602,6 +602,11 @@ class Method(ABC, Generic[C, S]):
             if self._observer is not None and observer in (None, self._observer.observer):
                 self._observer = None
                 self._now = replace(self._now, watched=None, reading=None)
+
+    def amend(self, change: Callable[[Any], State]) -> None:
+        """Replace what the observer remembers by what ``change`` makes of it."""
+        with self._lock:
+            self._set(replace(self._now, watched=change(self._now.watched)))
 
     @property
     def reading(self) -> Reading | None:

@@ -282,7 +282,7 @@ def test_files_without_matrices_work_as_before(exported: Callable[..., Path], tm
     del graph.input[:], graph.output[:]
     graph.input.extend(inputs)
     graph.output.extend(outputs)
-    identity = np.tile(np.eye(24, dtype=np.float32), (1, 1, 2, 1, 1))
+    identity = np.eye(24, dtype=np.float32)[None, None, None]
     graph.initializer.append(numpy_helper.from_array(identity, MATRICES))
     metadata = json.loads(model.metadata_props[0].value)
     helper.set_model_props(model, {METADATA: json.dumps({**metadata, "format": 1})})
@@ -303,7 +303,7 @@ def test_files_without_matrices_work_as_before(exported: Callable[..., Path], tm
 def test_the_identity_changes_no_bit(engines: Engines, runtime: str) -> None:
     engine = engines("plain", runtime)
     batch = engine.check(random_images(5))
-    identity = np.tile(np.eye(24), (1, 1, 2, 1, 1))
+    identity = np.eye(24)[None, None, None]
     plain = engine.run(batch)[Tap.LOGITS]
     np.testing.assert_array_equal(engine.run(batch, Knobs(matrices=identity))[Tap.LOGITS], plain)
 

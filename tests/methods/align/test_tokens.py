@@ -81,8 +81,9 @@ def test_what_blocks_add_predicts_the_pass_that_showed_it(
     mean_update, cls_update = clean.added(clean.moves(slot, 0.15, 0.3, 0.3), means, cls)
     entering = mean_update[0]
     for layer in range(1, engine.spec.depth):
-        block = layer - 1 - engine.spec.aligned.start
-        matrix = knobs.matrices[0, 0, block] if 0 <= block < len(engine.spec.aligned) else np.eye(engine.spec.dim)
+        matrix = np.eye(engine.spec.dim)
+        if layer - 1 in engine.spec.aligned:
+            matrix = knobs.matrices[0, 0, engine.spec.aligned.index(layer - 1)]
         assert knobs.patches is not None
         entering = entering @ matrix + knobs.patches.shift[0, 0, layer - 1] + mean_update[layer]
         np.testing.assert_allclose(entering, means[layer], atol=1e-4)

@@ -238,7 +238,7 @@ class Insertion:
     def _multiplied(self, patches: str, block: int) -> str:
         """Patches by the matrix of a block; the input may have none, and then no product is computed."""
         g = self.g
-        row = block - self.spec.aligned.start
+        row = self.spec.aligned.index(block)
         matrix = self._like_tokens(g.slice(self.matrices, row, row + 1, 1))  # [n or 1, 1 or 0, d, d]
         matrices = g.slice(g.op("Shape", matrix), 1, 2, 0)
         count = g.op("Mul", matrices, g.ints(self.spec.patches))
@@ -417,8 +417,8 @@ class Proof:
             identity = np.eye(self.spec.dim)
             matrices = np.tile(identity, (1, 1, len(self.spec.aligned), 1, 1))
             noise = self.numbers.standard_normal(identity.shape) / self.spec.dim**0.5
-            matrices[0, 0, block - self.spec.aligned.start] += 0.3 * noise
-            moved[:, prefix:] = moved[:, prefix:] @ matrices[0, 0, block - self.spec.aligned.start]
+            matrices[0, 0, self.spec.aligned.index(block)] += 0.3 * noise
+            moved[:, prefix:] = moved[:, prefix:] @ matrices[0, 0, self.spec.aligned.index(block)]
         for which in (slice(0, int(self.spec.class_token)), slice(prefix, None)):
             scale = np.ones(shape, np.float32)
             shift = np.zeros(shape, np.float32)

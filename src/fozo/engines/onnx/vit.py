@@ -145,7 +145,7 @@ class ViTGraph:
         counts = {"cls": int(self.a.class_token), "registers": self.a.registers, "patches": self.patches}
         sizes: dict[str, int | str] = {name: count for name, count in counts.items() if count}
         if layer in self.aligned:
-            row = layer - self.aligned.start
+            row = self.aligned.index(layer)
             matrix = g.slice(self.matrices, row, row + 1, 2)  # [k, b, 1, d, d], or [k, b, 0, d, d] for no product
             multiplied = g.op("Mul", g.dimension(matrix, 2), g.ints(self.patches))
             sizes["patches"] = g.op("Sub", g.ints(self.patches), multiplied)
