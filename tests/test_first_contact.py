@@ -33,12 +33,22 @@ class Pairs(Dataset[Any]):
         return self.images[index], index % 3
 
 
-def as_folder(folder: Path, images: np.ndarray) -> Path:
+def as_folder(folder: Path, images: np.ndarray, classes: int = 2) -> Path:
     for number, image in enumerate(images):
-        place = folder / "images" / f"class {number % 2}"
+        place = folder / "images" / (f"class {number % classes}" if classes else "")
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(place / f"{number:02d}.png")
     return folder / "images"
+
+
+def as_video(folder: Path, frames: np.ndarray) -> Path:
+    cv2 = pytest.importorskip("cv2")
+    file = folder / "clean.avi"
+    writer = cv2.VideoWriter(str(file), cv2.VideoWriter_fourcc(*"MJPG"), 10, frames.shape[2:0:-1])
+    for frame in frames:
+        writer.write(np.ascontiguousarray(frame[..., ::-1]))
+    writer.release()
+    return file
 
 
 def pictures(images: np.ndarray) -> list[Image.Image]:
@@ -65,12 +75,14 @@ SOURCES: dict[str, Callable[[np.ndarray, Path, fozo.Engine], Any]] = {
     "dataset": lambda x, _, e: Pairs(tensors(x)),
     "batches": lambda x, _, e: [normalised(x)[:7], normalised(x)[7:]],
     "arrays one by one": lambda x, _, e: iter(normalised(x)),
-    "frames one by one": lambda x, _, e: (frame for frame in x),
     "one array": lambda x, _, e: normalised(x),
     "one array of bytes": lambda x, _, e: x,
     "arrays and labels": lambda x, _, e: (normalised(x), np.zeros(len(x))),
     "pictures": lambda x, _, e: pictures(x),
-    "folder": lambda x, folder, e: as_folder(folder, x),
+    "list of frames": lambda x, _, e: list(x),
+    "folder of classes": lambda x, folder, e: as_folder(folder, x),
+    "flat folder": lambda x, folder, e: as_folder(folder, x, classes=0),
+    "path as text": lambda x, folder, e: str(as_folder(folder, x)),
     "set": lambda x, folder, e: fozo.open_images(as_folder(folder, x)),
     "statistics": lambda x, _, e: fozo.calibrate(e, [normalised(x)]),
     "file of statistics": lambda x, folder, e: saved_statistics(folder, e, x),
@@ -90,6 +102,34 @@ def test_clean_images(kind: str, tmp_path: Path) -> None:
     np.testing.assert_allclose((found.inputs.low, found.inputs.high), [[-1] * 3, [1] * 3], atol=0.02)
 
 
+VIDEO: dict[str, Callable[[np.ndarray, Path, fozo.Engine], Any]] = {"video": lambda x, folder, e: as_video(folder, x)}
+PIXELS = (
+    "one array of bytes",
+    "pictures",
+    "list of frames",
+    "folder of classes",
+    "flat folder",
+    "path as text",
+    *VIDEO,
+)
+
+
+@pytest.mark.parametrize("kind", PIXELS)
+def test_clean_pixels_are_given_in_one_way_everywhere(kind: str, tmp_path: Path) -> None:
+    images = pixels(20, size=(20, 24))
+    engine = fozo.load_engine(random_vit(), **HALF)
+    clean = (SOURCES | VIDEO)[kind](images, tmp_path, engine)
+    adapter = fozo.adapter(engine, clean)
+    reference = fozo.Reference.collect(adapter, clean, corruptions=False)
+    assert adapter.statistics.images == reference.clean.images == 20
+    assert reference.unlabelled or kind in ("folder of classes", "path as text")
+    black_box = fozo.adapter(lambda images: images[:, :, 0, 0], clean)
+    assert black_box.statistics.images == 20
+    if not isinstance(clean, np.ndarray):
+        frames = fozo.adapter(lambda frame: frame, clean, channels="rgb")
+        assert frames.front.adapters[20, 24].statistics.images == 20
+
+
 REFUSED_SOURCES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "number": (lambda folder: 7, "cannot calibrate on a int; give a DataLoader, a folder of images, or an iterable"),
     "function": (lambda folder: print, "cannot calibrate on a builtin_function_or_method; give a DataLoader"),
@@ -97,7 +137,6 @@ REFUSED_SOURCES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "one image": (lambda folder: normalised(pixels(1))[0], r"shape \[3, 16, 16\] is not a set of images"),
     "nothing": (lambda folder: [], "at least two clean images, not 0"),
     "single": (lambda folder: [normalised(pixels(1))], "at least two clean images, not 1"),
-    "dictionary": (lambda folder: {"data": 1}, "a batch has 'data', and no 'pixel_values' or 'images'"),
     "paths": (lambda folder: ["a.jpg", "b.jpg"], "a str is not a batch of images for vit; give .* open files first"),
     "no folder": (lambda folder: folder / "absent", "absent"),
     "empty folder": (lambda folder: folder, "holds no images"),
@@ -110,12 +149,6 @@ def test_refused_clean_images(kind: str, tmp_path: Path) -> None:
     make, sentence = REFUSED_SOURCES[kind]
     with pytest.raises(FozoError, match=sentence):
         fozo.adapter(random_vit(), make(tmp_path), **HALF)
-
-
-def feature(x: np.ndarray) -> Any:
-    from transformers import BatchFeature
-
-    return BatchFeature({"pixel_values": tensors(x)})
 
 
 BATCHES: dict[str, tuple[Callable[[np.ndarray], Any], type, float]] = {
@@ -135,7 +168,6 @@ BATCHES: dict[str, tuple[Callable[[np.ndarray], Any], type, float]] = {
     "lists of numbers": (lambda x: normalised(x).tolist(), np.ndarray, 1e-5),
     "images and labels": (lambda x: (tensors(x), torch.zeros(len(x))), torch.Tensor, 0),
     "dictionary": (lambda x: {"labels": 0, "pixel_values": tensors(x)}, torch.Tensor, 0),
-    "feature of transformers": (feature, torch.Tensor, 0),
 }
 
 
@@ -279,10 +311,3 @@ def test_clean_images_of_0_to_1_for_an_unknown_model_are_warned_of() -> None:
 def test_nothing_is_logged_unless_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     fozo.calibrate(random_vit(), [normalised(pixels(20))])
     assert capsys.readouterr() == ("", "")
-
-
-def test_five_lines() -> None:
-    clean = DataLoader(Pairs(tensors(pixels(32))), batch_size=8)
-    adapter = fozo.adapter(random_vit(), clean, labels=list("abcdefg"), **HALF)
-    names = [name for images, _ in clean for name in adapter.names(adapter(images))]
-    assert len(names) == 32 and set(names) <= set("abcdefg")

@@ -173,7 +173,7 @@ def test_what_a_processor_of_transformers_gives_is_taken_as_it_is() -> None:
     twin = pickled(adapter)
     output = adapter(**inputs)
     assert isinstance(output.logits, torch.Tensor)
-    logits = twin(inputs["pixel_values"])
+    logits = twin(inputs)
     for of_output in (output.logits, output["logits"], output[0]):
         np.testing.assert_array_equal(of_output, logits)
     classify = transformers.ImageClassificationPipeline(model=create("align").module(), image_processor=processor)
@@ -258,51 +258,6 @@ def test_a_wrapper_that_is_taken_off_is_named(wrap: Any) -> None:
     assert caught[0].filename == __file__
     images = random_images(2)
     np.testing.assert_array_equal(engine(images), fozo.load_engine(random_vit())(images))  # type: ignore[operator]
-
-
-def clean_video(folder: Path, frames: np.ndarray) -> Path:
-    cv2 = pytest.importorskip("cv2")
-    file = folder / "clean.avi"
-    writer = cv2.VideoWriter(str(file), cv2.VideoWriter_fourcc(*"MJPG"), 10, frames.shape[2:0:-1])
-    for frame in frames:
-        writer.write(np.ascontiguousarray(frame[..., ::-1]))
-    writer.release()
-    return file
-
-
-def clean_folder(folder: Path, images: np.ndarray, classes: int) -> Path:
-    for number, image in enumerate(images):
-        inside = folder / "clean" / (str(number % classes) if classes else "")
-        inside.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(inside / f"{number}.png")
-    return folder / "clean"
-
-
-CLEAN: dict[str, Callable[[Path, np.ndarray], Any]] = {
-    "video": clean_video,
-    "flat folder": lambda folder, images: clean_folder(folder, images, 0),
-    "folder of classes": lambda folder, images: clean_folder(folder, images, 3),
-    "path as text": lambda folder, images: str(clean_folder(folder, images, 0)),
-    "list of pictures": lambda folder, images: [Image.fromarray(image) for image in images],
-    "list of arrays": lambda folder, images: list(images),
-    "array": lambda folder, images: images,
-}
-
-
-@pytest.mark.parametrize("kind", CLEAN)
-def test_clean_images_are_given_in_one_way_everywhere(kind: str, tmp_path: Path) -> None:
-    images = pixels(20, size=(20, 24))
-    clean = CLEAN[kind](tmp_path, images)
-    adapter = fozo.adapter(random_vit(), clean, **HALF)
-    assert adapter.statistics.images == 20
-    reference = fozo.Reference.collect(adapter, clean, corruptions=False)
-    assert reference.clean.images == 20
-    assert reference.unlabelled or kind == "folder of classes"
-    black_box = fozo.adapter(mean_colours, clean)
-    assert black_box.statistics.images == 20
-    if not isinstance(clean, np.ndarray):
-        frames = fozo.adapter(mean_colours, clean, channels="rgb")
-        assert frames.front.adapters[20, 24].statistics.images == 20
 
 
 def test_the_error_for_an_old_word_names_the_new_one(

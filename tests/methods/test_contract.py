@@ -258,4 +258,4 @@ def test_the_examples_of_the_documentation_keep_every_promise(monkeypatch: pytes
     exec(own, names)
     check_method(lambda: names["Balance"](create("noadapt").engine))
     exec(combined, names)
-    assert names["adapter"].inner.info.name == "foa"
+    assert names["adapter"].inner.info.name == "fozo"

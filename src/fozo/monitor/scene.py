@@ -21,7 +21,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 from scipy.ndimage import uniform_filter
-from scipy.stats import f as f_distribution
+from scipy.special import fdtrc, fdtri
 
 from fozo.monitor.drift import NO_DRIFT, UNKNOWN_TIME, Drift
 from fozo.monitor.quality import GAMMA, LUMA, MIN_CHANGES
@@ -429,8 +429,8 @@ class SceneDetector:
         degrees = past.degrees(row)
         scale = channels * degrees / (degrees - channels + 1)
         distance = float(window @ window)
-        threshold = float(scale * f_distribution.isf(self.rate, channels, degrees - channels + 1))
-        p_value = float(f_distribution.sf(distance / scale, channels, degrees - channels + 1))
+        threshold = float(scale * fdtri(channels, degrees - channels + 1, 1 - self.rate))
+        p_value = float(fdtrc(channels, degrees - channels + 1, distance / scale))
         before = scene.drift
         drift = Drift(distance > threshold, distance > QUIET * threshold, distance, threshold, p_value)
         if before.drift_detected:
