@@ -7,7 +7,6 @@ been run with the same folder first. No model runs here: it takes about a minute
 """
 
 import argparse
-import time
 from collections.abc import Iterable, Iterator
 from itertools import product
 from pathlib import Path
@@ -16,14 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.common import markdown, write
-from benchmarks.monitor_material import BATCH, SEVERITIES, TEST, Domain, Material
-from fozo.core.descriptor import describe
+from benchmarks.monitor_material import SEVERITIES, TEST, Domain, Material
 from fozo.core.noise import Purpose, generator
 from fozo.data.corruptions import KINDS
 from fozo.data.groups import GROUPS, HELD_OUT, TUNING
 from fozo.monitor import CleanImages, Drift, DriftDetector
-from fozo.monitor.faults import FaultDetector
-from fozo.monitor.quality import QualityStatistics
 from fozo.monitor.reference import Signatures
 from fozo.types import Array
 
@@ -179,29 +175,6 @@ def guesses(signatures: Signatures, test: dict[Domain, Array]) -> Iterator[str]:
     yield markdown(["images", "severity", "right", "truth named", "called known"], rows)
 
 
-def faults_and_cost(material: Material) -> Iterator[str]:
-    """Camera faults seen in unrelated photographs, and what looking at an image costs beside its descriptor."""
-    spec = material.spec
-    domain, indices = material.domains("rest")[0]
-    pixels = material.pixels("rest", domain, indices)
-    quality = QualityStatistics(spec)
-    detector = FaultDetector(spec.image_size)
-    state = detector.init()
-    found = []
-    seconds = []
-    for start in range(0, len(pixels) - BATCH + 1, BATCH):
-        images = spec.normalise(pixels[start : start + BATCH])
-        descriptors = describe(images)
-        before = time.process_time()
-        quality(images, descriptors)
-        state, events = detector.update(state, quality.pixels(images))
-        found += events
-        seconds.append(time.process_time() - before)
-    yield "## Camera faults and cost"
-    yield f"In {len(seconds) * BATCH:,} unrelated clean photographs: {len(found)} faults."
-    yield f"Looks and faults take {1000 * np.median(seconds) / BATCH:.1f} ms of processor time an image (median)."
-
-
 def report(material: Material) -> Iterator[str]:
     yield "# The monitor, measured"
     yield (
@@ -219,7 +192,6 @@ def report(material: Material) -> Iterator[str]:
     yield from episodes(clean, features["test"], rest)
     corrupted = {domain: rows for domain, rows in features["fit"].items() if domain[1]}
     yield from guesses(Signatures.of(features["fit"]["clean", 0], corrupted), features["test"])
-    yield from faults_and_cost(material)
 
 
 def main() -> None:

@@ -166,7 +166,7 @@ def _rebuild_state(kind: type[S], like: S | None, unread: dict[str, Leaf], prefi
 
 def _with_rows(template: Any, value: object, counts: dict[str, int], of: str) -> Any:
     """The template with as many rows as the first of the fields that have equally many."""
-    if isinstance(value, np.ndarray) and value.ndim:
+    if isinstance(value, np.ndarray) and value.ndim and template is not None:
         count = counts.setdefault(of, len(value))
         return np.broadcast_to(np.zeros((), template.dtype), (count, *template.shape[1:]))
     return template
@@ -174,8 +174,9 @@ def _with_rows(template: Any, value: object, counts: dict[str, int], of: str) ->
 
 def _rebuild_value(hint: Any, template: Any, unread: dict[str, Leaf], path: str) -> Any:
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    if NoneType in options and unread.get(path, ...) is None:
-        return unread.pop(path)
+    is_absent = path not in unread and not any(name.startswith(f"{path}.") for name in unread)
+    if NoneType in options and (is_absent or unread.get(path, ...) is None):  # absent of files from before it was there
+        return unread.pop(path, None)
     kinds = [kind for kind in options if kind is not NoneType]
     if isinstance(template, State):
         kinds = [type(template)]

@@ -30,15 +30,19 @@ STATS = MODEL.with_suffix(".statistics.safetensors")
 REFERENCE = MODEL.with_suffix(".monitor.safetensors")
 
 
-def plant(root: Path, streams: int, images: int, change: Callable[[int, int], float] = lambda stream, image: 1) -> Path:
-    """Folders of photographs, whose brightness is multiplied by ``change``."""
+PLAIN = (1.0, 0)
+
+
+def plant(root: Path, streams: int, images: int, change: Callable[[int, int], tuple[float, int]] | None = None) -> Path:
+    """Folders of photographs, whose pixels are multiplied and raised by ``change(stream, image)``."""
     with np.load(sample.IMAGES) as archive:
         photos = archive["images"]
     for stream in range(streams):
         folder = root / f"cam{stream:03}"
         folder.mkdir(parents=True)
         for image in range(images):
-            pixels = change(stream, image) * photos[(stream * images + image) % len(photos)]
+            gain, offset = change(stream, image) if change else PLAIN
+            pixels = gain * photos[(stream * images + image) % len(photos)] + offset
             Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{image:03}.png", compress_level=1)
     return root
 
@@ -63,17 +67,17 @@ def rows(out: Path) -> int:
 
 
 def test_cameras_are_ordered_by_what_is_wrong_with_them(call: Call, tmp_path: Path) -> None:
-    """The second one goes dark half-way, the third is black from then on."""
-    darken = {1: 0.25, 2: 0.0}
-    root = plant(tmp_path / "archive", 3, 96, lambda stream, image: darken.get(stream, 1) if image >= 48 else 1)
+    """There is haze before the second one from half-way on, the third is black from then on."""
+    later = {1: (0.25, 100), 2: (0.0, 0)}
+    root = plant(tmp_path / "archive", 3, 96, lambda stream, image: later.get(stream, PLAIN) if image >= 48 else PLAIN)
     command = ("adapt", MODEL, root, "--each", "--statistics", STATS, "--out-dir", tmp_path / "out", "--batch-size", 16)
     code, said, errors = call(*command, "--reference", REFERENCE)
     assert (code, errors) == (0, "") and said.count("cam001") == 2
-    black, dark, clean = table(tmp_path / "out")
-    assert (black["camera"], dark["camera"], clean["camera"]) == ("cam002", "cam001", "cam000")
-    assert "black" in black["faults"] and not dark["faults"]
-    assert "brightness" in dark["drift"] and 33 <= int(dark["since_image"]) <= 64 and dark["since_time"].endswith("Z")
-    assert float(dark["accuracy_now"]) < float(dark["accuracy_first"])
+    black, hazy, clean = table(tmp_path / "out")
+    assert (black["camera"], hazy["camera"], clean["camera"]) == ("cam002", "cam001", "cam000")
+    assert "black" in black["faults"] and not hazy["faults"]
+    assert "contrast" in hazy["drift"] and 33 <= int(hazy["since_image"]) <= 64 and hazy["since_time"].endswith("Z")
+    assert float(hazy["accuracy_now"]) < float(hazy["accuracy_first"])
     assert (clean["drift"], clean["faults"], clean["images"]) == ("", "", "96")
     page = (tmp_path / "out" / "index.html").read_text()
     assert page.index("cam002") < page.index("cam001") < page.index("cam000") and 'href="cam001/"' in page

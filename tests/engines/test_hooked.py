@@ -104,7 +104,8 @@ def test_both_towers_of_clip_are_a_function_of_images() -> None:
 
     vision = {name: value for name, value in zoo.HUGGING_FACE.items() if name != "num_labels"}
     text = {"hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 3, "vocab_size": 9, "bos_token_id": 0}
-    model = CLIPModel(CLIPConfig(vision_config=vision, text_config={**text, "eos_token_id": 1})).eval()
+    model: Any = CLIPModel(CLIPConfig(vision_config=vision, text_config={**text, "eos_token_id": 1}))
+    model.eval()
     refuses("CLIPModel are not known.*nor by hooks, because it cannot be taken apart", fozo.load_engine, model)
     answer: Any = fozo.adapter(model.get_image_features, [images(8)])(images())
     assert len(answer.pooler_output) == 3
@@ -120,7 +121,8 @@ def test_rivals_do_on_hooked_modules_what_they_do_on_converted_ones(method: str)
             options["covariances"] = measure_covariances(engine, [images(8)])
         adapter = fozo.create(method, engine, **options)
         answers.append(np.concatenate([adapter(images()) for _ in range(3)]))
-    np.testing.assert_allclose(*answers, rtol=0, atol=1e-4 * np.abs(answers[0]).max())
+    by_hooks, converted = answers
+    np.testing.assert_allclose(by_hooks, converted, rtol=0, atol=1e-4 * np.abs(by_hooks).max())
     assert method in fozo.describe_model(module).methods
 
 

@@ -81,11 +81,11 @@ def test_distances_are_log_normal_with_the_documented_moments(clean: CleanImages
     )
 
 
-def test_images_count_by_their_variance(clean: CleanImages) -> None:
-    """Four images whose variance is 0.4 T are 1 / (1/4 + 1 - 2 x 0.4) images; those of 0.5 T and more are four."""
+def test_images_count_by_how_much_neighbours_differ(clean: CleanImages) -> None:
+    """Neighbours that differ by D = 0.25 T have rho = 1 - 2 D = 0.5, so four count as 4 (1 - rho) / (1 + rho) = 4/3."""
     rows = np.zeros((4, FEATURES))
-    for variance, images in ((0.4, 1 / 0.45), (0.5, 4.0), (2.0, 4.0), (0.0, 1.0)):
-        rows[:, 0] = np.sqrt(variance * clean.length * 3 / 4) * np.array([1, -1, 1, -1])
+    for difference, images in ((0.25, 4 / 3), (0.5, 4.0), (2.0, 4.0), (0.0, 1.0)):
+        rows[:, 0] = np.sqrt(difference * clean.length / 2) * np.array([1, -1, 1, -1])
         assert clean.independent(rows) == pytest.approx(images)
     assert clean.independent(rows[:1]) == 1
 

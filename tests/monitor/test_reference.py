@@ -56,7 +56,7 @@ def test_a_file_of_version_02_is_read_with_advice(material: Material, tmp_path: 
         of_version_02(reference, tmp_path / "old.npz")
         with pytest.warns(FutureWarning, match=r"old\.npz is a file of fozo 0\.2"):
             old = fozo.Reference.load(tmp_path / "old.npz")
-        assert same(old, replace(reference, adapted=None, plain=None))
+        assert same(old, replace(reference, adapted=None, plain=None, views=None))
     damages: list[tuple[dict[str, Any], str]] = [
         ({"version": 2}, "it is of version 2"),
         ({"statistics": ["size"]}, "statistics of another version"),
@@ -117,20 +117,6 @@ def test_labels_that_are_none_are_refused(material: Material) -> None:
             fozo.Reference.collect(plain, material.pixels[:20], labels)
     with pytest.raises(FozoError, match="sample is 1"):
         fozo.Reference.collect(plain, material.pixels[:20], sample=1)
-
-
-def damaged(**leaf: Any) -> Damage:
-    """Change leaves by their paths, a dot written as two underscores; ``None`` removes one."""
-
-    def damage(leaves: dict[str, Any]) -> None:
-        for name, change in leaf.items():
-            path = name.replace("__", ".")
-            if change is None:
-                del leaves[path]
-            else:
-                leaves[path] = change(leaves[path]) if callable(change) else change
-
-    return damage
 
 
 def test_another_file_is_refused(material: Material, tmp_path: Path) -> None:

@@ -285,3 +285,17 @@ def test_frames_are_there_where_they_were_given() -> None:
         page = client.get("/")
         assert page.headers["content-security-policy"] == policy()
         assert page.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_silent_camera_is_an_event_and_a_state() -> None:
+    history = History()
+    history.record(reading("a", NOW))
+    viewer = Viewer()
+    assert history.changes(viewer)["cameras"][0]["state"] != "silent"  # type: ignore[index]
+    history.notice_silence(NOW + SILENT + 1)
+    history.notice_silence(NOW + SILENT + 2)  # once is enough
+    (line,) = history.changes(viewer)["cameras"]  # type: ignore[index]
+    assert line["state"] == "silent" and [event[2] for event in line["events"]] == ["silent"]
+    history.record(reading("a", NOW + SILENT + 3))
+    (line,) = history.changes(viewer)["cameras"]  # type: ignore[index]
+    assert line["state"] != "silent" and [event[2] for event in line["events"]] == ["silent over"]

@@ -251,13 +251,16 @@ def read_batches(
     return in_order(images, spec, batch_size=batch_size, start=start, show=show, leave_out=leave_out)
 
 
-def make_reference(adapter: AnyMethod, clean: Path | Pixels, path: Path, sample: int | None = None) -> None:
+def make_reference(
+    adapter: AnyMethod, clean: Path | Pixels, path: Path, sample: int | None = None, corruptions: bool = True
+) -> None:
     """Make the monitor's reference from clean images; the classes of a folder are used if it has them."""
     check_output(path)
     images = clean if isinstance(clean, np.ndarray) else open_clean(clean, adapter.engine.spec, labelled=True)
     if isinstance(images, ImageSet) and len(images) > CLEAN:
         images = images.take(CLEAN)
     options: dict[str, Any] = {} if sample is None else {"sample": sample}
+    options["corruptions"] = corruptions
     with closing(Progress()) as progress:
         reference = Reference.collect(adapter, images, progress=progress, **options)
     with disk_errors(path):

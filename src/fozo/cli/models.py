@@ -13,6 +13,7 @@ from fozo.errors import FozoError, check_counts
 
 VIDEO = "Folder of clean images, with or without sub-folders; or a video."
 SAMPLE = "Images that --reference degrades in each of 90 ways, to tell what a drift resembles: 24 by default."
+CORRUPTIONS = "Whether --reference degrades images; without, it does not tell what a drift resembles."
 BLEND = "Statistics of many mixed images: IMAGES are a few clean ones of your own camera."
 
 
@@ -26,6 +27,7 @@ def calibrate(
         Path | None, "Also make fozo watch's reference from IMAGES; with class folders, it expects accuracy."
     ] = None,
     sample: Annotated[int | None, SAMPLE] = None,
+    corruptions: Annotated[bool, typer.Option("--corruptions/--no-corruptions", help=CORRUPTIONS)] = True,
     first: Annotated[str | None, "Of a video, the part that is clean: 60s, 5min; all by default."] = None,
     batch_size: BatchSize = 64,
 ) -> None:
@@ -40,6 +42,8 @@ def calibrate(
 
     for path in filter(None, (out, reference)):
         check_output(path)  # said before the work, not after it
+    if reference is not None and corruptions:
+        opencv()
     folder = None if images.is_file() else open_unlabelled(images)
     if folder is None:
         opencv()
@@ -61,7 +65,8 @@ def calibrate(
         statistics.save(out)
     print(f"{out}: statistics of {engine.spec.name} over {images_seen}")
     if reference is not None:
-        make_reference(make_adapter(engine, statistics), images if frames is None else frames, reference, sample)
+        made_of = images if frames is None else frames
+        make_reference(make_adapter(engine, statistics), made_of, reference, sample, corruptions)
 
 
 def quantise(

@@ -41,6 +41,7 @@ def watch(
     follow: Annotated[bool, "Wait for more images in the folder."] = False,
     false_alarms: Annotated[float, "Part of clean batches that may raise an alarm."] = 1e-4,
     shadow: Annotated[float, "Part of the images that the plain model predicts too."] = 0.02,
+    learn: Annotated[float, "Seconds from the first image that are known to be clean."] = 0.0,
     guard: Guard = False,
     thumbnails: Annotated[bool, "Keep a small picture with each event in --events: they may show people."] = False,
     webhook: Webhook = None,
@@ -89,7 +90,7 @@ def watch(
     raised: list[Event] = []
     monitor = Monitor(
         Reference.load(reference), false_alarms=false_alarms, shadow=shadow, thumbnails=thumbnails,
-        on_event=raised.append, clock=lambda: now,
+        on_event=raised.append, clock=lambda: now, learn=learn,
     )  # fmt: skip
     predictor: Method[Any, Any] = Guarded(adapter, monitor) if guard else adapter
     if not guard:

@@ -16,8 +16,9 @@ predictions, by h standard deviations of a clean one, is tested too. The mean is
 the distance.
 
 **What is not drift.** The mean of narrow content differs from that of all clean images, so a squared shift of
-``content`` (0.25) is allowed for. And frames of one scene are not independent: where their variance v, in units of T,
-is below 1/2, their mean counts as that of 1 / (1/n + 1 - 2v) images.
+``content`` (0.25) is allowed for. And frames of one scene are not independent. Neighbours differ by D = 1 - rho in
+units of T (von Neumann, 1941), with rho their autocorrelation; that of images of narrow content is taken for
+rho = 1 - 2 D, so that these count in full. Then n of them count as n (1 - rho) / (1 + rho), the clean ones too.
 """
 
 from __future__ import annotations
@@ -158,7 +159,11 @@ class CleanImages(State):
         count, width = features.shape
         if count < MIN_IMAGES:
             raise FozoError(f"a monitor needs at least {MIN_IMAGES} clean images, not {count}; give more of them")
+        everything = Whitening.of(features)(features)
+        images = independent(everything, float(np.square(everything).sum(axis=1).mean()))
         folds = np.arange(count) % FOLDS
+        if images < count / 2:  # frames of a video: neighbours of what was left out would give it away
+            folds = np.arange(count) * FOLDS // count
         unseen = np.empty_like(features)
         for fold in range(FOLDS):
             whitening = Whitening.of(features[folds != fold])
@@ -167,11 +172,11 @@ class CleanImages(State):
         length = float(lengths.mean())
         # The squared norm of an estimated covariance is too large by about T^2 / n; none is below T^2 / f.
         estimated_norm = float(np.square(np.cov(unseen.T)).sum())
-        norm = max(estimated_norm - length**2 / count, length**2 / width)
+        norm = max(estimated_norm - length**2 / images, length**2 / width)
         entropy = None
         if entropies is not None:
             entropy = (max(float(entropies.mean()), MIN_ENTROPY), max(float(entropies.std()), MIN_ENTROPY))
-        return cls(count, Whitening.of(features), length, float(lengths.var()), norm, entropy)
+        return cls(max(1, round(images)), Whitening.of(features), length, float(lengths.var()), norm, entropy)
 
     @property
     def width(self) -> int:
@@ -210,11 +215,6 @@ class CleanImages(State):
         """Squared length of the mean of whitened images ``[n, f]``, in units of a clean image's."""
         return float(np.square(rows.mean(axis=0)).sum()) / self.length
 
-    def beyond_chance(self, features: Array) -> float:
-        """Distance of images ``[n, features]`` without what so few clean images have on average."""
-        rows = self.whitening(features)
-        return max(self.distance(rows) - 1 / self.independent(rows) - 1 / self.images, 0.0)
-
     def entropy_test(self, rise: float, rate: float, images: float, content: float) -> Finding:
         """Test a mean entropy that rose by ``rise`` clean standard deviations."""
         assert self.entropy is not None
@@ -229,12 +229,8 @@ class CleanImages(State):
         return Finding(p_value, max(rise, 0.0) ** 2, threshold**2)
 
     def independent(self, rows: Array) -> float:
-        """How many independent images ``rows`` count as: fewer where they are nearly the same picture."""
-        count = len(rows)
-        if count == 1:
-            return 1.0
-        variance = float(np.square(rows - rows.mean(axis=0)).sum()) / (count - 1) / self.length
-        return 1 / min(1 / count + max(0.0, 1 - 2 * variance), 1.0)
+        """How many independent images ``rows`` count as: fewer where neighbours are nearly the same picture."""
+        return independent(rows, self.length)
 
 
 @dataclass(frozen=True)
@@ -386,6 +382,16 @@ def _date(state: DriftState, length: int) -> tuple[int, float | None]:
     """Number and time of the first of the latest ``length`` images."""
     time = float(state.times[-length])
     return state.seen - length + 1, None if time < 0 else time
+
+
+def independent(rows: Array, length: float) -> float:
+    """How many independent images whitened ``rows`` of mean squared ``length`` count as, by their autocorrelation."""
+    count = len(rows)
+    if count == 1:
+        return 1.0
+    difference = float(np.square(np.diff(rows, axis=0)).sum()) / (count - 1) / 2 / length
+    correlation = max(0.0, 1 - 2 * difference)
+    return max(1.0, count * (1 - correlation) / (1 + correlation))
 
 
 def likeliest_beginning(rows: Array) -> int:

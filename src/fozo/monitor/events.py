@@ -33,6 +33,8 @@ class Event(State):
     text: str
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What ``Status.metrics`` returned then."""
+    mark: str = ""
+    """``seen`` or ``expected``, where somebody has said so."""
     thumbnails: Mapping[str, str] | None = derived()
     """If enabled, small JPEGs in base64, never saved: ``camera``, and ``equalised`` where the model read another."""
 

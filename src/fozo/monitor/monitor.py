@@ -23,12 +23,14 @@ from fozo.core.content import CONTENT_VARIANCE
 from fozo.errors import FozoError
 from fozo.methods.method import Method
 from fozo.methods.observer import Observation, Observer, Reading
+from fozo.monitor import scene as scenes
 from fozo.monitor.accuracy import MIN_PAIRS, PAIRS, Comparison, Estimate, paired, prediction_features
 from fozo.monitor.drift import NO_DRIFT, RECENT, UNKNOWN_TIME, Drift, DriftDetector, DriftState
 from fozo.monitor.events import Event, thumbnail
 from fozo.monitor.faults import BLINDING, SENTENCES, FaultDetector, FaultState
 from fozo.monitor.quality import MIN_DEVIATIONS, Change, QualityStatistics, advice, changes
 from fozo.monitor.reference import Guess, Reference
+from fozo.monitor.scene import Scene, SceneDetector, Views
 from fozo.state import State, ragged
 from fozo.types import Array, Floats, Tap
 
@@ -40,6 +42,8 @@ Indices = npt.NDArray[np.integer]
 LOG = logging.getLogger("fozo.monitor")
 WINDOW = 64  # most recent images that quality statistics, diagnosis and expected accuracy refer to
 SUPPORT = 0.5  # p-value of a change below which features support that the drift resembles another corruption
+DARK = {"black", "covered"}  # faults that a dark picture of a known scene is not
+MARKS = ("seen", "expected")
 EVENTS = 200  # most recent events that are remembered
 FIRST_DATE = 1e8  # seconds since 1970: an earlier time is one of a video, which begins at 0
 
@@ -53,6 +57,7 @@ class MonitorState(State):
 
     drift: DriftState
     faults: FaultState
+    scene: Scene
     features: Array = ragged("recent")
     """Features of the most recent images."""
     predictions: Array = ragged("recent")
@@ -74,6 +79,11 @@ class MonitorState(State):
         if self.images < self.drift.seen or not 0 <= self.due < 1:
             raise ValueError("its monitor has seen fewer images than its detector")
 
+    @property
+    def now(self) -> Drift:
+        """The present drift: of a camera that stands still against its own past, else against the reference."""
+        return self.scene.drift if self.scene.fixed else self.drift.drift
+
 
 @dataclass(frozen=True)
 class Status:
@@ -94,6 +104,8 @@ class Status:
     accuracy_unknown: bool = False
     """Whether neither can be told: of fewer than 16 different pictures, or of broken ones."""
     faults: tuple[str, ...] = ()
+    where: str = ""
+    """Where the lens is dirty, if it is."""
     shadow: Comparison | None = None
     guarding: bool = False
     """Whether ``Guarded`` returns the plain model's predictions for now."""
@@ -111,7 +123,7 @@ class Status:
     @property
     def sentence(self) -> str:
         """Faults; what drifted, since when, and which corruption it resembles; the expected accuracy; what to do."""
-        parts = [SENTENCES[name] for name in self.faults]
+        parts = [SENTENCES[name] + self.where * (name == "dirty") for name in self.faults]
         parts.append(self._drift_words if self.drift.drift_detected else "no drift")
         expected = self.expected
         if expected is not None:
@@ -193,6 +205,9 @@ class Monitor(Observer[MonitorState]):
             people, so they are off by default.
         on_event: is called with every :class:`Event`; it should be quick.
         clock: returns the time of a batch, or of each of its images, in seconds since 1970.
+        learn: seconds from the first image that are known to be clean: a camera that stands still learns what it shows
+            in that time, and reports no drift. Without it, it learns from what looks clean.
+        new_view: seconds after which the scene of a camera that was moved counts as clean by itself.
     """
 
     def __init__(
@@ -205,6 +220,8 @@ class Monitor(Observer[MonitorState]):
         thumbnails: bool = False,
         on_event: Callable[[Event], None] | None = None,
         clock: Callable[[], float | Array] = time.time,
+        learn: float = 0.0,
+        new_view: float = 3600.0,
     ) -> None:
         if not 0 <= shadow <= 1:
             raise FozoError(f"shadow is {shadow}; give a fraction of the images from 0 to 1")
@@ -213,6 +230,8 @@ class Monitor(Observer[MonitorState]):
         self.thumbnails = thumbnails
         self.on_event = on_event
         self.clock = clock
+        self.learn = learn
+        self.new_view = new_view
         self._drift = DriftDetector(reference.clean, false_alarms, content)
         self._leave(Status())
 
@@ -255,7 +274,12 @@ class Monitor(Observer[MonitorState]):
             raise FozoError("this monitor watches another adapter already; call unwatch() first, or make another")
         self.engine = adapter.engine
         self.quality = QualityStatistics(adapter.engine.spec)
-        self._faults = FaultDetector(adapter.engine.spec.image_size)
+        spec = adapter.engine.spec
+        self._faults = FaultDetector(spec.image_size)
+        views = self.reference.views
+        if views is None:
+            views = Views.empty(spec.channels, *spec.image_size, self.reference.clean.width)
+        self._scenes = SceneDetector(views, self._drift.rate, self.learn, self.new_view)
 
     def unwatch(self) -> None:
         """Stop observing; what was reported stays readable."""
@@ -278,12 +302,36 @@ class Monitor(Observer[MonitorState]):
 
     def reset(self) -> None:
         """Forget the stream: the next image is the first. ``adapter.reset()`` does it too."""
+        self._amend(lambda state: self.init())
+
+    def accept(self) -> None:
+        """Take what the camera shows now for clean: it was moved, or the light has changed for good.
+
+        Nothing else is forgotten. Faults and drift of the present scene end with the next image.
+        """
+        self._amend(lambda state: replace(state, scene=self._scenes.accept(state.scene)))
+
+    def mark(self, word: str, image: int | None = None) -> None:
+        """Mark events, all or those of an ``image``, as ``seen`` or ``expected``; what is expected is accepted too."""
+        if word not in MARKS:
+            raise FozoError(f"events are marked {' or '.join(MARKS)}, not {word!r:.40}; give one of these")
+
+        def marked(state: MonitorState) -> MonitorState:
+            events = [replace(event, mark=word) if image in (None, event.image) else event for event in state.events]
+            return replace(state, events=tuple(events))
+
+        self._amend(marked)
+        if word == "expected":
+            self.accept()
+
+    def _amend(self, change: Callable[[MonitorState], MonitorState]) -> None:
+        """Replace what the adapter remembers for this monitor."""
         adapter = self.adapter
         if self.guards:
-            adapter.load_state(replace(adapter.state(), monitor=self.init()))
+            state = adapter.state()
+            adapter.load_state(replace(state, monitor=change(state.monitor)))
         else:
-            adapter.detach(self)
-            adapter.attach(self)
+            adapter.amend(change)
 
     # What it reports.
 
@@ -328,7 +376,10 @@ class Monitor(Observer[MonitorState]):
 
     def init(self) -> MonitorState:
         features = np.zeros((0, self.reference.clean.width))
-        return MonitorState(self._drift.init(), self._faults.init(), features, np.zeros((0, 2)), np.zeros((0, 3)))
+        scene = self._scenes.init()
+        return MonitorState(
+            self._drift.init(), self._faults.init(), scene, features, np.zeros((0, 2)), np.zeros((0, 3))
+        )
 
     def update(self, state: MonitorState, observation: Observation) -> tuple[MonitorState, Status]:
         images = observation.batch.images
@@ -336,12 +387,12 @@ class Monitor(Observer[MonitorState]):
         times = np.broadcast_to(np.where(np.isfinite(clock), clock, UNKNOWN_TIME), len(images))
         now = float(times[-1])
         features = self.quality(images, observation.descriptors)
-        is_finite = np.isfinite(features).all(axis=1) & np.isfinite(observation.logits).all(axis=1)
+        plausible = np.isfinite(np.column_stack([features, observation.logits]))
+        is_finite = np.asarray(plausible.all(axis=1))
         predictions = prediction_features(observation.logits[is_finite])
-        faults, fault_events = self._faults.update(state.faults, self.quality.pixels(images), now)
-        after = replace(state, faults=faults, images=state.images + len(images))
-        after = self._with_images(after, features[is_finite], predictions, times[is_finite])
-        if BLINDING.isdisjoint(faults.faults) and not BLINDING.isdisjoint(state.faults.faults):  # seen again
+        after, features, fault_events = self._look(state, self.quality.pixels(images), features, is_finite, times)
+        after = self._with_images(after, state.now, features[is_finite], predictions, times[is_finite])
+        if BLINDING.isdisjoint(after.faults.faults) and not BLINDING.isdisjoint(state.faults.faults):  # seen again
             after = replace(after, features=features[is_finite], predictions=predictions)
         after, chosen = self._chosen(after, observation)
         plain: Floats | None = None
@@ -358,6 +409,8 @@ class Monitor(Observer[MonitorState]):
         if self.thumbnails and raised:
             pictures = self._thumbnails(observation)
             raised = tuple(replace(event, thumbnails=pictures) for event in raised)
+        latest = state.events[-1].image if state.events else 0
+        raised = tuple(replace(event, image=max(event.image, latest)) for event in raised)  # in order
         events = (*state.events, *raised)[-EVENTS:]
         return replace(after, guarding=status.guarding, events=events), replace(
             status,
@@ -371,7 +424,9 @@ class Monitor(Observer[MonitorState]):
         """Say what a memory says, without what only its latest batch had."""
         reference = self.reference
         signatures = reference.signatures
-        status = Status(state.images, state.drift.drift, faults=state.faults.faults, events=state.events)
+        status = Status(state.images, state.now, faults=state.faults.faults, events=state.events)
+        if state.scene.dirty:
+            status = replace(status, where=f", {state.scene.where}")
         if len(state.features):
             quality, clearest = changes(state.features, reference.clean.whitening.mean, reference.clean.whitening.std)
             rise = float(reference.clean.entropy_rises(state.predictions[:, 1].mean(keepdims=True))[0])
@@ -408,25 +463,60 @@ class Monitor(Observer[MonitorState]):
             if self.on_event is not None:
                 self.on_event(event)
 
-    def _with_images(self, state: MonitorState, features: Array, predictions: Array, times: Array) -> MonitorState:
+    def _look(
+        self, state: MonitorState, pixels: Floats, features: Array, is_finite: npt.NDArray[Any], times: Array
+    ) -> tuple[MonitorState, Array, list[Event]]:
+        """Look for faults, and at the scenes; return the features as they would be of the reference's content too."""
+        faults = state.faults
+        scene = state.scene
+        features = features.copy()
+        trusted = not state.drift.drift.warning_detected
+        events: list[Event] = []
+        frames = zip(pixels, features, is_finite, times.tolist(), strict=True)
+        for number, (frame, row, is_plausible, when) in enumerate(frames, state.images + 1):
+            faults, shown = self._faults.look(faults, frame)
+            cells = scenes.measure(frame)
+            if not shown.isdisjoint(DARK) and self._scenes.recognises(scene, cells):
+                shown -= DARK  # it is night
+            if is_plausible and not shown:
+                scene = self._scenes.update(scene, cells, row, number, when, trusted=trusted)
+                if scene.fixed:
+                    row += self.reference.clean.whitening.mean - scene.past.features[scene.row]
+            if scene.turned:
+                shown.add("turned")
+            if scene.dirty:
+                shown.add("dirty")
+            faults, new_events = self._faults.count(faults, shown, when)
+            events += new_events
+        return replace(state, faults=faults, scene=scene, images=state.images + len(pixels)), features, events
+
+    def _with_images(
+        self, state: MonitorState, before: Drift, features: Array, predictions: Array, times: Array
+    ) -> MonitorState:
         """Test images for drift, and remember the most recent ones of the present domain."""
-        before = state.drift.drift.first
-        drifts, drift = self._drift.update(state.drift, features, times, predictions[:, 1])
+        is_fixed = state.scene.fixed
+        drifts = self._drift.init() if is_fixed else state.drift
+        if not is_fixed:
+            drifts, _ = self._drift.update(drifts, features, times, predictions[:, 1])
         recent = max(WINDOW, len(features))
         features = np.concatenate([state.features, features])[-recent:]
         predictions = np.concatenate([state.predictions, predictions])[-recent:]
         signatures = self.reference.signatures
-        same_drift = drift.first is not None and drift.first == before
+        same_drift = drifts.drift.first is not None and drifts.drift.first == before.first
         if same_drift and signatures is not None and signatures.changed(features):
             drifts = self._drift.change(drifts, SUPPORT)
-            drift = drifts.drift
-        if drift.first == before:
-            return replace(state, drift=drifts, features=features, predictions=predictions)
+        state = replace(state, drift=drifts)
+        drift = state.now
+        if drift.first == before.first:
+            return replace(state, features=features, predictions=predictions)
         # The images from before are of another domain. So is evidence on adaptation, but for a drift that has changed:
         # a guard that has begun in it goes on.
-        recent = len(drifts.features) if drift.first is None else drifts.seen - drift.first + 1
+        if is_fixed:
+            recent = RECENT if drift.first is None else state.images - drift.first + 1
+        else:
+            recent = len(drifts.features) if drift.first is None else drifts.seen - drift.first + 1
         pairs = state.pairs if drift.changed is not None else state.pairs[:0]
-        return replace(state, drift=drifts, features=features[-recent:], predictions=predictions[-recent:], pairs=pairs)
+        return replace(state, features=features[-recent:], predictions=predictions[-recent:], pairs=pairs)
 
     def _chosen(self, state: MonitorState, observation: Observation) -> tuple[MonitorState, Indices]:
         """Choose the images that the plain model predicts too: all of them while it predicts for a guard anyway."""
@@ -441,11 +531,11 @@ class Monitor(Observer[MonitorState]):
 
     def _drift_events(self, before: MonitorState, after: MonitorState, status: Status, now: float) -> list[Event]:
         drift = status.drift
-        had_drift = before.drift.drift.drift_detected
-        has_changed = drift.changed is not None and drift.changed != before.drift.drift.changed
+        had_drift = before.now.drift_detected
+        has_changed = drift.changed is not None and drift.changed != before.now.changed
         if drift.since is not None and not had_drift:
             return [Event("drift", drift.since, now, status.sentence, status.metrics())]
-        if drift.drift_detected and self._is_renamed(after, status, has_changed):
+        if drift.drift_detected and not after.scene.fixed and self._is_renamed(after, status, has_changed):
             image = drift.changed if has_changed and drift.changed is not None else status.images
             return [Event("drift changed", image, now, status.sentence, status.metrics())]
         if had_drift and not drift.drift_detected:

@@ -66,6 +66,7 @@ STATISTICS = tuple(  # in the order of the columns of `QualityStatistics`
 )
 NAMES = tuple(statistic.name for statistic in STATISTICS)
 UNITS = {statistic.name: statistic.unit for statistic in STATISTICS}
+MIN_CHANGES = {statistic.name: statistic.min_change for statistic in STATISTICS}
 EXPLAINED = 0.7  # of a loss of detail, in logarithms: from here on haze explains it, not a blur
 CONTRAST_FELL = ("contrast", False)
 DARKENED = ("brightness", False)

@@ -33,6 +33,7 @@ from fozo.monitor.accuracy import (
 )
 from fozo.monitor.drift import MIN_SCALE, RECENT, CleanImages, Whitening
 from fozo.monitor.quality import NAMES, QualityStatistics
+from fozo.monitor.scene import Views, views_of
 from fozo.state import Measured, State
 from fozo.types import Answer, Array, Floats, Spec, short
 
@@ -72,6 +73,8 @@ class Reference(Measured):
     """For those of the plain model."""
     unlabelled: bool
     """Whether there were no labels: then accuracy is expected as a fraction of that on clean images."""
+    views: Views | None = None
+    """The scenes that several of the clean images show."""
     statistics: tuple[str, ...] = NAMES
     """The image-quality statistics that were measured."""
 
@@ -168,6 +171,7 @@ class Reference(Measured):
             adapted=_confidence(adapted, labels, ADAPTED_ERROR if adapts else PLAIN_ERROR) if has_logits else None,
             plain=_confidence(plain, labels, PLAIN_ERROR) if has_logits else None,
             unlabelled=labels is None,
+            views=views_of((quality.pixels(spec.normalise(picture[None]))[0] for picture in pixels), clean),
         )
 
     def __repr__(self) -> str:

@@ -242,6 +242,19 @@ class InferenceServer:
         platform = f"fozo_{model.method}"
         return JSONResponse(protocol.model_metadata(model.name, model.spec, platform, model.outputs, model.monitored))
 
+    async def mark(self, http: HTTPRequest) -> Response:
+        """Mark the events of a camera as ``seen`` or ``expected``; what is expected is clean from now on."""
+        model = self.model(http)
+        name = protocol.read_sequence_id(http.query_params.get("sequence_id", ""))
+        camera = None if self.pool is None else self.pool.find(model.name, name)
+        if camera is None:
+            raise HTTPException(404, f"there is no camera {name[:100]!r} in memory; send an image of it first")
+        try:
+            await asyncio.to_thread(camera.mark, http.path_params["word"])
+        except FozoError as error:
+            raise self.refusal(error) from error
+        return Response(status_code=204)
+
     async def index(self, http: HTTPRequest) -> Response:
         state = {"version": MODEL_VERSION, "state": "READY", "reason": ""}
         return JSONResponse([{"name": name, **state} for name in self.models])
@@ -255,6 +268,7 @@ class InferenceServer:
         for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):  # first: they are tried in order
             routes += [
                 Route(f"{path}/infer", self.infer, methods=["POST"]),
+                Route(f"{path}/mark/{{word}}", self.mark, methods=["POST"]),
                 Route(path, self.model_metadata),
                 Route(f"{path}/ready", self.ready),
             ]

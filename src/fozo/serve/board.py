@@ -28,7 +28,7 @@ POINTS = 120  # points of drift and accuracy that are kept of a camera
 SPACING = 5.0  # seconds between two points, at least: 120 are ten minutes of a camera that sends many frames a second
 EVENTS = 50  # events that are kept of a camera
 CAMERAS = 512  # cameras that are kept
-SILENT = 60.0  # seconds without an image after which a camera makes room for a new one, where there is none left
+SILENT = 60.0  # seconds without an image after which a camera is silent, and makes room for a new one
 FORGOTTEN = 3600.0  # seconds without an image after which a camera that has left the server's memory is dropped
 CAMERAS_PER_MESSAGE = 16  # so that a large page does not block the event loop
 
@@ -111,6 +111,7 @@ class CameraHistory:
         self.events: deque[tuple[int, Event]] = deque(maxlen=EVENTS)
         self.before: str | None = None
         self.after: str | None = None
+        self.silent = False  # whether no image has come for :data:`SILENT`
         self.evicted = False  # whether it has left the server's memory
         self.reading: Reading
 
@@ -119,6 +120,9 @@ class CameraHistory:
         self.version = version
         self.reading = reading
         self.evicted = False
+        if self.silent:
+            self.silent = False
+            self.events.append((version, Event("silent over", reading.images, reading.time, "images come again")))
         self.events.extend((version, event) for event in reading.events)
         if reading.before is not None:
             self.before = reading.before
@@ -131,6 +135,13 @@ class CameraHistory:
         elif last.drift is None or (point.drift is not None and point.drift >= last.drift):
             self.points[-1] = point._replace(time=last.time)
 
+    def fall_silent(self, version: int) -> None:
+        self.silent = True
+        self.version = version
+        when = self.reading.time + SILENT
+        event = Event("silent", self.reading.images, when, f"no image has come for {SILENT:g} s")
+        self.events.append((version, event))
+
     def since(self, sent: int) -> dict[str, Any]:
         """What is new since a version, for JSON; all of it, if the viewer does not know this camera."""
         fresh = sent < self.created
@@ -138,7 +149,8 @@ class CameraHistory:
         reading = self.reading
         events = [event for version, event in self.events if version > sent]
         return {
-            "model": reading.model, "camera": reading.camera, "state": reading.state, "images": reading.images,
+            "model": reading.model, "camera": reading.camera,
+            "state": "silent" if self.silent else reading.state, "images": reading.images,
             "time": rounded(reading.time, 2), **dict(zip(Point._fields[2:], reading.numbers, strict=True)),
             "sentence": "" if reading.status is None else reading.status.sentence,
             "relative": reading.status is not None and reading.status.relative_accuracy is not None,
@@ -200,6 +212,16 @@ class History:
                 self.version += 1
                 kept.evicted = True
                 kept.version = self.version
+
+    def notice_silence(self, now: float) -> None:
+        """Note which cameras have sent nothing for a while."""
+        with self._lock:
+            for camera in self._cameras.values():  # the oldest readings first
+                if now - camera.reading.time <= SILENT:
+                    return
+                if not camera.silent:
+                    self.version += 1
+                    camera.fall_silent(self.version)
 
     def frames(self, model: str, camera: str) -> tuple[str, str | None] | None:
         """JPEGs in base64 of a camera's last frame before and after the equaliser, where there are any."""
@@ -296,6 +318,7 @@ class EventStream(Response):
         quiet = 0.0
         while not (self.board.closed or gone.done()):
             name = "snapshot" if viewer.version < 0 else "change"
+            history.notice_silence(time.time())
             message = history.changes(viewer)
             if message is not None:
                 await _send(send, f"event: {name}\ndata: {json.dumps(message, separators=(',', ':'))}\n\n".encode())

@@ -92,6 +92,7 @@ class KeptResponse(State):
     drift: tuple[float, float, float, float] | None
     accuracy: tuple[float, float, float] | None
     sentence: str
+    faults: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.images < 1:
@@ -130,7 +131,9 @@ class ResponseCache(OrderedDict[tuple[str, str], InferResponse]):
         kept = []
         for (id, digest), one in self.items():
             outputs = tuple(map(Tensor.of, one.outputs.values()))
-            kept.append(KeptResponse(id, digest, one.images, outputs, one.drift, one.accuracy, one.sentence))
+            kept.append(
+                KeptResponse(id, digest, one.images, outputs, one.drift, one.accuracy, one.sentence, one.faults)
+            )
         return tuple(kept)
 
     @classmethod
@@ -139,7 +142,8 @@ class ResponseCache(OrderedDict[tuple[str, str], InferResponse]):
         cache = cls()
         for one in kept:
             outputs = {name: tensor.array() for name, tensor in zip(names, one.outputs, strict=True)}
-            cache.add((one.id, one.digest), InferResponse(one.images, outputs, one.drift, one.accuracy, one.sentence))
+            answer = InferResponse(one.images, outputs, one.drift, one.accuracy, one.sentence, one.faults)
+            cache.add((one.id, one.digest), answer)
         return cache
 
 
@@ -248,7 +252,7 @@ class Camera:
         accuracy = status.accuracy
         numbers = (float(drift.drift_detected), drift.distance, drift.threshold, drift.p_value)
         expected = None if accuracy is None else (accuracy.value, accuracy.low, accuracy.high)
-        return InferResponse(images, outputs, numbers, expected, status.sentence)
+        return InferResponse(images, outputs, numbers, expected, status.sentence, status.faults)
 
     def reading(self, model: str) -> Reading:
         status = None if self.monitor is None else self.monitor.status
@@ -277,6 +281,14 @@ class Camera:
         if self.monitor is None or self.method is not self.adapter:  # a guard counts its monitor's
             return passes
         return passes + self.monitor.status.passes_per_image
+
+    def mark(self, word: str) -> None:
+        """Mark the camera's events as ``seen`` or ``expected``; what is expected is clean from now on."""
+        if self.monitor is None:
+            raise FozoError("this model has no monitor; start the server with a --reference")
+        with self._lock:
+            self.monitor.mark(word)
+            self.unsaved += 1
 
     def detach(self) -> None:
         """Part the method from its monitor: they refer to each other, and would stay in memory for a while."""
@@ -422,7 +434,10 @@ class ServedModel:
         method = self._prototype.clone()
         if self.reference is None:
             return method, None
-        monitor = Monitor(self.reference, shadow=self.config.shadow, on_event=on_event)
+        monitor = Monitor(
+            self.reference, shadow=self.config.shadow, on_event=on_event, learn=self.config.learn,
+            new_view=self.config.new_view,
+        )  # fmt: skip
         if self.config.guard:
             return Guarded(method, monitor), monitor
         return method, monitor.watch(method)

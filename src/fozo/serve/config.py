@@ -44,6 +44,10 @@ class ModelConfig:
     """Options of the method."""
     shadow: float = 0.02
     """Fraction of the images that the plain model predicts too, where there is a monitor."""
+    learn: float = 0.0
+    """Seconds from a camera's first image that are known to be clean, in which it learns its scenes."""
+    new_view: float = 3600.0
+    """Seconds after which the scene of a camera that was moved counts as clean by itself."""
     guard: bool = False
     """Whether the plain model predicts while the monitor says that adaptation hurts."""
     merge: bool | None = None

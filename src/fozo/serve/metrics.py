@@ -1,10 +1,13 @@
 """Metrics for Prometheus. Clients name the cameras, so the number of labels is limited."""
 
 import math
+import time
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from fozo.monitor.faults import LASTING
+from fozo.serve.board import SILENT
 from fozo.serve.cameras import Camera
 
 OTHER = "other"  # label of the cameras beyond the first `max_labels`
@@ -49,6 +52,9 @@ class Metrics:
         self.accuracy = gauge("fozo_expected_accuracy", "Expected accuracy of predictions", camera)
         self.relative = gauge("fozo_relative_accuracy", "The same, over that on clean images: without labels", camera)
         self.quality = gauge("fozo_image_quality", "Change of a statistic against clean images", [*camera, "band"])
+        self.last = gauge("fozo_last_image_seconds", "When the last image came, in seconds since 1970", camera)
+        self.silent = gauge("fozo_silent", f"Whether no image came for {SILENT:g} s", camera)
+        self.fault = gauge("fozo_fault", "Whether a camera has a fault", [*camera, "kind"])
         self.memories = gauge(
             "fozo_memories", "Effective images of the current domain that a camera's adapter remembers", camera
         )
@@ -79,6 +85,9 @@ class Metrics:
 
     def _show(self, model: str, camera: Camera) -> None:
         name = camera.name
+        now = time.time()
+        self.last.labels(model, name).set(now)
+        self.silent.labels(model, name).set_function(lambda: time.time() - now > SILENT)
         samples = camera.adapter.metrics().get("effective_sample_size")
         if samples is not None:
             self.memories.labels(model, name).set(samples)
@@ -89,6 +98,8 @@ class Metrics:
         self.score.labels(model, name).set(status.drift.distance)
         self.threshold.labels(model, name).set(status.drift.threshold)
         self.drifted.labels(model, name).set(status.drift.drift_detected)
+        for kind in LASTING:
+            self.fault.labels(model, name, kind).set(kind in status.faults)
         reference = camera.monitor.reference
         if reference.adapted is not None:
             accuracy = self.relative if reference.unlabelled else self.accuracy
@@ -101,7 +112,9 @@ class Metrics:
         self._gauged.discard((model, camera))
         self._without.discard((model, camera))
         scores = (self.ratio, self.score, self.threshold, self.drifted, self.accuracy, self.relative)
-        for gauge in (*scores, self.memories, self.quality):
+        key = (model, camera)
+        lasting = () if key in self._counted else (self.last, self.silent)  # a camera that left stays silent
+        for gauge in (*scores, self.memories, self.quality, self.fault, *lasting):
             gauge.remove_by_labels({"model": model, "stream": camera})
 
     def text(self) -> bytes:

@@ -247,6 +247,12 @@ class Pool:
             oldest.busy = True
         self._evict_all([oldest])
 
+    def find(self, model: str, camera: str) -> Camera | None:
+        """The camera, if it is in memory."""
+        with self._changed:
+            slot = self._slots.get((model, camera))
+            return None if slot is None else slot.camera
+
     def release(self, model: str, camera: str, patience: float = 5.0) -> None:
         """Save a camera and drop it from memory once it is idle, so that another server can open it."""
         with self._changed:

@@ -334,6 +334,7 @@ class InferResponse:
     drift: tuple[float, float, float, float] | None = None  # four, as :data:`ALIBI` names them
     accuracy: tuple[float, float, float] | None = None  # expected, and its interval
     sentence: str = ""
+    faults: tuple[str, ...] = ()  # of the camera, by name
 
     @property
     def nbytes(self) -> int:
@@ -378,6 +379,7 @@ def write_response(response: InferResponse, request: InferRequest, spec: Spec, m
     if DRIFT in request.reported:
         reported |= zip(ALIBI, response.drift or UNKNOWN_DRIFT, strict=True)
         reported["sentence"] = response.sentence if response.drift else UNKNOWN_SENTENCE
+        reported["faults"] = ",".join(response.faults)
     if ACCURACY in request.reported:
         reported |= zip(EXPECTED, response.accuracy or ("unknown",) * len(EXPECTED), strict=True)
     if reported:

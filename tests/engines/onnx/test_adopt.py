@@ -139,11 +139,13 @@ def test_a_fixed_number_of_tokens_takes_no_prompts(written: Callable[..., Path])
 @pytest.mark.parametrize("method", ["neo", "t3a", "lame", "gain"])
 def test_rivals_do_on_adopted_graphs_what_they_do_on_converted_ones(method: str, written: Callable[..., Path]) -> None:
     answers = []
-    for model in (written("transformers ViT"), zoo.module("transformers ViT").model):
+    models: tuple[Any, ...] = (written("transformers ViT"), zoo.module("transformers ViT").model)
+    for model in models:
         engine = fozo.load_engine(model)
         adapter = fozo.create(method, engine, fozo.calibrate(engine, [images(8)]))
         answers.append(np.concatenate([adapter(images()) for _ in range(3)]))
-    np.testing.assert_allclose(*answers, rtol=0, atol=1e-4 * np.abs(answers[0]).max())
+    adopted, converted = answers
+    np.testing.assert_allclose(adopted, converted, rtol=0, atol=1e-4 * np.abs(adopted).max())
 
 
 @pytest.mark.parametrize("name", sorted(NOT_FOUND))

@@ -4,9 +4,9 @@ const POINTS = 120, EVENTS = 50, LATEST = 3;
 const SILENCE = 25_000; // ms without a byte: the server sends something every 10 s
 const SILENT = 60; // seconds without an image that are worth saying
 const REFRESH = 2_000; // ms between two frames of a camera
-const STATES = ["fault", "drift", "warning", "fine", "unwatched"]; // the worst first
-const NAMES = { fault: "fault", drift: "drift", warning: "warning", fine: "fine", unwatched: "not watched" };
-const TROUBLE = new Set(["fault", "drift", "warning"]);
+const STATES = ["fault", "silent", "drift", "warning", "fine", "unwatched"]; // the worst first
+const NAMES = { fault: "fault", silent: "silent", drift: "drift", warning: "warning", fine: "fine", unwatched: "not watched" };
+const TROUBLE = new Set(["fault", "silent", "drift", "warning"]);
 
 const $ = (id) => document.getElementById(id);
 const cameras = new Map(); // by model and camera: what the server told, and the row that shows it
@@ -117,7 +117,7 @@ function row() {
   return {
     row: line, badge: find(".badge"), name: find(".name"), model: find(".model"), seen: find(".seen"),
     drift: find("td.drift"), accuracy: find("td.accuracy"), sentence: find(".sentence"), latest: find(".latest"),
-    details: find("details"), figures: line.querySelectorAll("figure"),
+    details: find("details"), expect: find(".expect"), figures: line.querySelectorAll("figure"),
   };
 }
 
@@ -135,6 +135,8 @@ function write(camera) {
   put(accuracy.querySelector("b"), told.accuracy === null ? "unknown" : percent(told.accuracy) + unit);
   put(accuracy.querySelector(".aside"), told.low !== null && told.high !== null ? `${Math.round(100 * told.low)} to ${percent(told.high)}` : "");
   put(camera.sentence, local(told.sentence || "not watched: the server has no reference of clean images for this model"));
+  camera.expect.hidden = told.state !== "fault" && told.state !== "drift";
+  camera.expect.onclick = () => expect(camera);
   if (camera.news) list(camera);
   if (told.frames) document.body.classList.add("pictured"); // a column more
 }
@@ -206,6 +208,13 @@ function list(camera) {
   camera.details.hidden = !newest.length;
   put(camera.details.querySelector("summary"), newest.length === 1 ? "The event in full" : `${newest.length} events in full`);
   camera.details.querySelector("ol").replaceChildren(...newest.map((event) => item(event, true)));
+}
+
+async function expect({ told, expect: button }) {
+  button.disabled = true;
+  const path = `v2/models/${encodeURIComponent(told.model)}/mark/expected?${new URLSearchParams({ sequence_id: told.camera })}`;
+  try { await fetch(path, { method: "POST", headers: headers() }); } catch { /* the stream tells that the connection is lost */ }
+  button.disabled = false;
 }
 
 async function frame(camera) {
