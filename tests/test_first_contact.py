@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ import fozo
 from fozo.data.images import resize_crop
 from fozo.errors import FozoError, ImageWarning
 from fozo.state import same
-from tests.helpers import HALF, SMALL, normalised, pixels, random_images, random_vit
+from fozo.types import NO_KNOBS, Batch, Knobs, Tap, Taps
+from tests.helpers import HALF, SMALL, EngineAround, normalised, pixels, random_images, random_vit
 
 
 @dataclass
@@ -295,7 +296,7 @@ def test_an_unknown_model_normalises_bytes_as_the_clean_images_were() -> None:
     expected = adapter.clone()(normalised(pixels(3, seed=2), *IMAGENET))
     np.testing.assert_allclose(np.asarray(adapter(pixels(3, seed=2))), expected, atol=1e-5)
     with pytest.raises(FozoError, match="mean and std of vit are unknown; pass mean= and std="):
-        fozo.adapter(random_vit(), pixels(20))
+        fozo.adapter(random_vit(), pixels(2))
     with pytest.raises(FozoError, match="mean and std of vit are unknown"):
         fozo.adapter(random_vit(), [random_images(20)])(pixels(3))
 
@@ -306,6 +307,62 @@ def test_clean_images_of_0_to_1_for_an_unknown_model_are_warned_of() -> None:
     words = "vit does not state its mean and std; the clean images .* ImageNet's mean and std, and"
     with pytest.warns(ImageWarning, match=words):
         fozo.calibrate(random_vit(), [normalised(pixels(20), *IMAGENET)])
+
+
+class Discerning(EngineAround):
+    """A model that is sure of images whose values reach as far as those of the right normalisation, by ``sureness``.
+
+    It sees as many classes as it is told.
+    """
+
+    def __init__(self, normalisation: Any, sureness: float = 1.0, seen: int = 7) -> None:
+        super().__init__(fozo.load_engine(random_vit()))
+        mean, std = np.broadcast_to(np.reshape(np.array(normalisation, dtype=object), (2, -1)), (2, 3)).astype(float)
+        self.black, self.white = -mean / std, (1 - mean) / std
+        self.sureness = sureness
+        self.seen = seen
+
+    def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
+        values = dict(super().run(batch, knobs, taps))
+        low, high = batch.images.min(axis=(2, 3)), batch.images.max(axis=(2, 3))
+        distance = np.abs(low - self.black).max(axis=1) + np.abs(high - self.white).max(axis=1)
+        if Tap.LOGITS in taps:
+            values[Tap.LOGITS] = np.zeros_like(values[Tap.LOGITS])
+            images = np.arange(len(distance))
+            values[Tap.LOGITS][0, images, images % self.seen] = self.sureness / (0.2 + distance)
+        return values
+
+
+@pytest.mark.parametrize("given", ["array", "pictures", "once", "folder", "tensors", "floats to 255"])
+@pytest.mark.parametrize("right", WAYS)
+def test_an_unknown_normalisation_of_pixels_is_the_one_that_the_model_is_surest_of(
+    right: str, given: str, tmp_path: Path
+) -> None:
+    images = pixels(20)
+    clean: Any = {
+        "array": images,
+        "pictures": pictures(images),
+        "once": iter(np.split(images, [16])),  # enough in the first batch
+        "folder": as_folder(tmp_path, images) if given == "folder" else None,
+        "tensors": torch.from_numpy(images),
+        "floats to 255": images.transpose(0, 3, 1, 2).astype(np.float32),
+    }[given]
+    engine = Discerning(WAYS[right])
+    with pytest.warns(ImageWarning, match=f"vit does not state its mean and std; on .* surest of .*{right}"):
+        adapter = fozo.adapter(engine, clean)
+    assert adapter.engine.spec.mean is None
+    expected = fozo.calibrate(Discerning(WAYS[right]), [normalised(images, *WAYS[right])])
+    if given != "floats to 255":
+        np.testing.assert_allclose(adapter.statistics.cls.mean, expected.cls.mean, atol=1e-4)
+
+
+def test_an_unknown_normalisation_that_cannot_be_told_is_asked_for() -> None:
+    asked = "mean and std of vit are unknown; pass mean= and std= .* surest of .* then of"
+    with pytest.raises(FozoError, match=asked):
+        fozo.calibrate(Discerning(WAYS["CLIP's"], sureness=0.01), pixels(20))  # in doubt
+    with pytest.raises(FozoError, match=asked):
+        fozo.calibrate(Discerning(WAYS["CLIP's"], seen=3), pixels(20))  # all of a few scenes
+    assert fozo.calibrate(fozo.load_engine(random_vit(), mean=0.5, std=0.5), pixels(8)).images == 8
 
 
 def test_nothing_is_logged_unless_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

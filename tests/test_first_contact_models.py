@@ -188,7 +188,6 @@ REFUSED_MODELS: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "untagged": (lambda folder: "timm:vit_tiny_patch16_224", {}, "name the full tag"),
     "no such device": (lambda folder: random_vit(), {"device": "cuda"}, "device='cuda' cannot be used here .*'cpu'"),
     "no device": (lambda folder: random_vit(), {"device": "toaster"}, "device='toaster' cannot be used here"),
-    "layer before head": (lambda folder: torchvision_vit(representation_size=8), {}, "a layer before its head"),
     "option": (lambda folder: random_vit(), {"speed": 1}, "align has no option 'speed'"),
 }  # fmt: skip
 
