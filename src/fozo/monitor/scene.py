@@ -47,7 +47,7 @@ SETTLED = 12  # frames of one scene before it is a view
 AVERAGE = 64  # frames before dirt is looked for where content moves
 PAST = 1000  # frames of a view that are learnt from
 VIEWS = 64  # views that are kept, at most
-FIXED = 0.8  # fraction of frames that are like a view above which a camera is one that stands still
+FIXED = 0.7  # fraction of frames that are like a view above which a camera is one that stands still
 COVERED = 0.5  # fraction of clean frames that views have to show, or there are none
 STANDING = 48  # frames that were like a view before a camera can have been moved
 YOUNG = 32  # frames in which a camera finds its own first views
@@ -242,9 +242,9 @@ class Scene(State):
     strangest: int = 0
     """The most of these in a row in the clean past."""
     matched: int = 0
-    """Clean frames that were like a view."""
+    """Frames that were like a view, clean or not."""
     seen: int = 0
-    """Clean frames."""
+    """Frames that were looked at, but those of a camera that was moved."""
     began: float = UNKNOWN_TIME
     """When the first frame was seen."""
     moved: float = UNKNOWN_TIME
@@ -310,6 +310,7 @@ class SceneDetector:
         if is_strange and scene.fixed:
             return scene if scene.turned else replace(scene, seen=scene.seen + 1)
         row = 0 if is_strange else scene.row
+        scene = replace(scene, seen=scene.seen + 1, matched=scene.matched + (row > 0))
         if not len(scene.past):
             scene = replace(scene, past=Views.first(cells, features))
         average = scene.past.compare(cells)[1][0]
@@ -453,7 +454,8 @@ class SceneDetector:
         frames = past.local[row] / max(past.count[row], 1)
         windows = scene.local_squares / max(past.windowed[0], 1)
         variance = (PRIOR * frames + blocks * windows) / (PRIOR + blocks)
-        deviations = scene.local / np.sqrt(variance + LOCAL_LEAST**2)
+        common = float(np.median(scene.changes[-WINDOW:, DETAIL]))  # what changes all cells changes each differently
+        deviations = scene.local / np.sqrt(variance + LOCAL_LEAST**2 + common**2)
         is_known = past.count[row] >= (WINDOW if row else AVERAGE)
         needed = CLEANED_CELLS if scene.dirty else DIRTY_CELLS
         is_new = not scene.dirty
@@ -483,7 +485,7 @@ class SceneDetector:
                 windowed[index] += 1
             past = replace(past, windows=windows, windowed=windowed)
             squares = squares + scene.local**2
-        return replace(scene, past=past, local_squares=squares, seen=scene.seen + 1, matched=scene.matched + (row > 0))
+        return replace(scene, past=past, local_squares=squares)
 
 
 def _size(change: Array) -> float:
