@@ -156,6 +156,19 @@ def test_scenes_of_a_tour_that_were_in_the_clean_video_are_clean() -> None:
     assert images == sorted(images)
 
 
+def test_fog_on_a_tour_is_one_episode_that_lasts_as_long_as_the_fog() -> None:
+    """Frames on the way between views ended it, since they counted and those at views did not."""
+    panorama = np.concatenate([scene(seed) for seed in (0, 1, 2, 3, 0)], axis=1)
+    lefts = [SIDE * stop + max(step - 19, 0) * 12 for stop in range(4) for step in range(24)]
+    tour = [panorama[:, left : left + SIDE] for left in lefts]
+    camera = Camera(frames(tour * 2))
+    assert camera.see(tour * 2) == []
+    ((name, _),) = camera.see([0.4 * picture + 0.6 * 0.85 for picture in tour * 2])
+    assert name == "drift" and camera.monitor.drift.is_drift
+    ((name, ended),) = camera.see(tour)
+    assert name == "drift over" and 384 < ended <= 384 + 60
+
+
 def test_an_hour_that_is_known_to_be_clean_is_learnt() -> None:
     """A day of four stops in 200 frames, which the reference has not seen."""
     camera = Camera(frames([scene(0)] * 60), learn=400.0)

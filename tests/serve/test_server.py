@@ -278,8 +278,8 @@ def test_a_mark_is_on_the_events_and_what_is_expected_is_clean(reference: Path) 
 
 def test_faults_are_fields_of_the_answer_and_metrics(reference: Path) -> None:
     with running(config(reference=reference)) as (address, _):
-        outputs = [triton.InferRequestedOutput("drift")]
-        answer = ask(address, np.zeros((4, 28, 28, 1), np.uint8), sequence_id="gate", outputs=outputs).get_response()
+        black = np.zeros((4, 28, 28, 1), np.uint8)
+        answer = ask(address, black, sequence_id="gate", parameters={"drift": True}).get_response()
         assert answer["parameters"]["faults"] == "black"
         ask(address, frames(4), sequence_id="yard")
         text = httpx.get(f"http://{address}/metrics").text
