@@ -102,6 +102,19 @@ def test_dirt_is_said_with_its_place_and_ends_with_wiping(camera: Camera) -> Non
     assert name == "dirty over" and ended <= 120 + 60
 
 
+def test_a_sky_that_burns_out_is_not_dirt() -> None:
+    """Clouds went from in front of the sun: a third of the picture is white, and has lost its noise."""
+
+    def sky(level: float) -> Array:
+        picture = scene(0)
+        picture[:20] = level
+        return picture
+
+    camera = Camera(frames([sky(0.93)] * 60))
+    assert camera.see([sky(0.93)] * 80) == []
+    assert camera.see([sky(1.0)] * 60) == []
+
+
 def test_defocus_is_noticed(camera: Camera) -> None:
     camera.see([scene(0)] * 40)
     ((name, began),) = camera.see([gaussian_filter(scene(0), (1.5, 1.5, 0))] * 20)

@@ -57,6 +57,7 @@ QUIET = 0.5  # ratio of distance to threshold below which a frame is learnt from
 USUAL = 6.0  # mean squared deviation of a frame above which it is not learnt from, unless all is clean
 LOCAL_RATE = 1 / 24  # weight of a new frame in the mean local change
 LOCAL_LIMIT = 0.4  # change of log detail at which a cell is clipped: what passes by is gone before it counts
+BURNT = -0.3  # stops of a cell below white, from which its detail is lost to the light
 LOCAL_LEAST = 0.05  # least standard deviation of a cell's mean log detail
 DIRTY = 4.0  # standard deviations below its clean mean from which a cell is dirty
 DIRTY_CELLS = 0.03  # fraction of dirty cells from which the lens is
@@ -316,7 +317,7 @@ class SceneDetector:
         average = scene.past.compare(cells)[1][0]
         change = average if is_strange else change
         local = cells[DETAIL] - scene.past.cells[row, DETAIL] - change[DETAIL]
-        clipped = np.clip(local, -LOCAL_LIMIT, LOCAL_LIMIT)
+        clipped = np.clip(local, -LOCAL_LIMIT, LOCAL_LIMIT) * (cells[BRIGHTNESS] < BURNT)
         if (row == 0) != (scene.row == 0):  # its changes were against something else
             scene = scene.forgotten()
         scene = replace(
