@@ -1,6 +1,6 @@
 """Which transformers fozo finds the tokens of: small random models, as torch modules and as ONNX files of any exporter.
 
-    python -m benchmarks.adopted [--work DIR]
+    python -m benchmarks.adopted [--work DIR] [--only NAME ...]
 
 Prints the table of docs/models.md. *equality* is the largest difference of logits from the original's, as a part of the
 largest logit. All that are found pass ``fozo.testing.check_engine``. Exporters that are not installed are named.
@@ -29,6 +29,9 @@ ROUGH = {"INT8": 0.5, "fp16": 0.1}
 
 
 def row(name: str, model: torch.nn.Module | Path, size: int) -> str:
+    original = model
+    if isinstance(model, zoo.Logits):  # users give what is inside
+        model = model.model
     try:
         engine = fozo.load_engine(model, image_size=size if isinstance(model, torch.nn.Module) else None)
     except FozoError as error:
@@ -38,7 +41,7 @@ def row(name: str, model: torch.nn.Module | Path, size: int) -> str:
     numbers = np.random.default_rng(0)
     images = numbers.standard_normal((BATCH, *engine.spec.image_shape)).astype(np.float32)
     batch = engine.check(images)
-    plain = black_box(model, image_size=size)
+    plain = black_box(original, image_size=size)
     expected = np.concatenate([_answer(plain, images[i : i + 1]) for i in range(BATCH)])
     logits = np.concatenate([engine.run(batch.part(slice(i, i + 1)))[Tap.LOGITS][0] for i in range(BATCH)])
     if np.allclose(expected.sum(axis=1), 1, atol=1e-4):  # probabilities
@@ -58,21 +61,20 @@ def _answer(engine: BlackBoxEngine, images: Floats) -> Floats:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, help="folder for the files; a temporary one by default")
+    parser.add_argument("--only", nargs="+", choices=zoo.MODULES, help="names of modules; all by default")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
         work = arguments.work or Path(temporary)
         work.mkdir(parents=True, exist_ok=True)
         print("| model | tokens | prompts | equality |\n|---|---|---|---:|")
-        for name in zoo.MODULES:
-            module = zoo.module(name)
-            if isinstance(module, zoo.Logits):
-                module = module.model
-            print(row(f"module: {name}", module, zoo.size_of(name)), flush=True)
+        names = arguments.only or list(zoo.MODULES)
+        for name in names:
+            print(row(f"module: {name}", zoo.module(name), zoo.size_of(name)), flush=True)
         for writer in (BY_TORCHSCRIPT, BY_DYNAMO):
-            for name in zoo.MODULES:
+            for name in names:
                 _graph(f"{name}; {writer}", name, writer, work)
-        for writer in zoo.WRITERS:
+        for writer in () if arguments.only else zoo.WRITERS:
             if writer not in (BY_TORCHSCRIPT, BY_DYNAMO):
                 _graph(f"timm ViT; {writer}", "timm ViT", writer, work)
 

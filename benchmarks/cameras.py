@@ -62,7 +62,8 @@ class Pictures:
             picture = image.convert("RGB")
         scale = max(width / picture.width, height / picture.height)
         picture = picture.resize((round(picture.width * scale) + 1, round(picture.height * scale) + 1))
-        return np.asarray(picture, np.float32)[:height, :width] / np.float32(255)
+        pixels: Values = np.asarray(picture, np.float32)[:height, :width] / np.float32(255)
+        return pixels
 
 
 def to_pixels(values: Values) -> Pixels:

@@ -93,7 +93,7 @@ def run(a: argparse.Namespace) -> Result:
     return Result(
         correct=correct,
         passes=float(np.mean(passes)),
-        parameters=method.parameters,
+        parameters=method.parameter_count,
         seconds=float(np.median(times)),
         peak=mebibytes(),
     )

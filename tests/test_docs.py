@@ -1,7 +1,9 @@
 """Pages say what is so: links lead somewhere, snippets run, options and names exist, the site builds."""
 
 import ast
+import copy
 import os
+import pickle
 import pkgutil
 import re
 import runpy
@@ -12,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer.main
+from PIL import Image
 
 import fozo
 from fozo.bench.plan import load_recipe
@@ -49,6 +53,26 @@ def test_the_readme_s_python_runs_as_pasted(folder: Path, monkeypatch: pytest.Mo
     assert len(blocks("python")) >= 2
     seen = runpy.run_path(str(folder / "pasted.py"))
     assert seen["logits"].shape == (1, 1000) and isinstance(seen["adapter"], fozo.Method)
+
+
+def test_what_people_have_and_write_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Line after line of docs/models.md's first table."""
+    timm = pytest.importorskip("timm")
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.chdir(folder / "camera")
+    model = timm.create_model("vit_tiny_patch16_224", depth=2)
+    names: dict[str, Any] = {
+        "copy": copy, "fozo": fozo, "nn": torch.nn, "pickle": pickle, "torch": torch, "model": model,
+        "compiled": torch.compile(model), "detect": lambda frame: frame, "batch": torch.zeros(2, 3, 224, 224),
+        "pictures": [Image.open(path) for path in sorted(Path("today").iterdir())], "pipeline": transformers.pipeline,
+        "processor": transformers.ViTImageProcessor(),
+    }  # fmt: skip
+    table = PAGES["docs/models.md"].partition("write ...")[2].partition("\n\nA module")[0]
+    lines = [line for line in re.findall(r"`([^`]+)`", re.sub(r"(?m)^\|[^|]*\|", "", table)) if "fozo " not in line]
+    assert len(lines) == 19
+    for line in lines:
+        exec(line, names)
+    assert len(names["classify"](names["pictures"])) == 8 and names["picture"].size == names["pictures"][0].size
 
 
 def anchors(page: str) -> set[str]:

@@ -173,8 +173,11 @@ def test_what_a_processor_of_transformers_gives_is_taken_as_it_is() -> None:
     twin = pickled(adapter)
     output = adapter(**inputs)
     assert isinstance(output.logits, torch.Tensor)
-    np.testing.assert_array_equal(output.logits, twin(inputs["pixel_values"]))
-    np.testing.assert_array_equal(output[0], output.logits)
+    logits = twin(inputs["pixel_values"])
+    for of_output in (output.logits, output["logits"], output[0]):
+        np.testing.assert_array_equal(of_output, logits)
+    classify = transformers.ImageClassificationPipeline(model=create("align").module(), image_processor=processor)
+    assert classify(pictures[0])[0]["label"] == twin.names(logits)[0]
 
 
 def test_what_was_learnt_is_a_state_dict() -> None:
@@ -197,7 +200,7 @@ def test_what_was_learnt_is_a_state_dict() -> None:
     assert same(other.state(), method.state())
 
 
-def test_an_adapter_is_a_module() -> None:
+def test_an_adapter_is_a_module(tmp_path: Path) -> None:
     adapter = create("align")
     twin = create("align")
     module = adapter.module().to("cpu", torch.float64).eval()
@@ -207,13 +210,45 @@ def test_an_adapter_is_a_module() -> None:
     probabilities = model(images)
     assert not probabilities.requires_grad
     torch.testing.assert_close(probabilities, twin(images.detach()).softmax(dim=1))
+    torch.save(module.state_dict(), tmp_path / "learnt.pt")
     other = create("align").module()
-    other.load_state_dict(module.state_dict())
-    assert same(other.adapter.state(), adapter.state())
-    compiled = torch.compile(module)
+    other.load_state_dict(torch.load(tmp_path / "learnt.pt", weights_only=True))
+    assert same(other.adapter.state(), adapter.state()) and other.device.type == "cpu"
+
+
+COMPILED: dict[str, Callable[[Method[Any, Any]], Any]] = {
+    "adapter": lambda adapter: adapter,
+    "module": lambda adapter: adapter.module(),
+    "predict": lambda adapter: adapter.predict,
+    "engine": lambda adapter: adapter.engine,
+    "function": lambda adapter: lambda images: adapter(images),
+}
+
+
+@pytest.mark.parametrize("kind", COMPILED)
+def test_what_is_compiled_runs_as_it_is(kind: str) -> None:
+    images = torch.from_numpy(random_images(4))
+    compiled: Any = torch.compile(COMPILED[kind](create("align")))
+    expected = COMPILED[kind](create("align"))(images)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        torch.testing.assert_close(compiled(images), twin(images))
+        warnings.simplefilter("error", UserWarning)
+        np.testing.assert_array_equal(compiled(images), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        *(
+            (name, "'Align' object has no attribute .*adapter.module")
+            for name in ("eval", "to", "device", "parameters")
+        ),
+        *((name, "is called statistics now") for name in ("source", "stats")),
+        ("no_such_name", "no_such_name'$"),
+    ],
+)
+def test_what_an_adapter_does_not_have_is_said_in_a_sentence(name: str, sentence: str) -> None:
+    with pytest.raises(AttributeError, match=sentence):
+        getattr(create("align"), name)
 
 
 @pytest.mark.parametrize("wrap", [torch.compile, torch.nn.DataParallel])

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -293,10 +293,17 @@ class Answer:
     value: object
 
 
-class Output(NamedTuple):
-    """Logits ``[B, classes]``, named as the models of transformers name them."""
+class Output(dict[str, Images]):
+    """Logits ``[B, classes]`` as models of transformers return them: ``.logits``, ``["logits"]`` or ``[0]``."""
 
-    logits: Images
+    @property
+    def logits(self) -> Images:
+        return self["logits"]
+
+    def __missing__(self, key: object) -> Images:
+        if key != 0:
+            raise KeyError(key)
+        return self.logits
 
 
 class Batch(Protocol):

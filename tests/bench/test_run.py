@@ -262,7 +262,7 @@ def test_options_reach_the_method(weights: Path, paths: Paths, tmp_path: Path) -
     method = resources.method(experiment, engine, images)
     assert isinstance(method, fozo.FOZO)
     assert method.config.schedule.decay == 0.25 and method.config.schedule.rate == 0.08
-    assert method.parameters == 2 * 64 and method.seed == 7
+    assert method.parameter_count == 2 * 64 and method.seed == 7
     tent = resources.method(make(weights, "tent"), engine, images)
     assert tent.config.batch_size == 8
     with pytest.raises(FozoError, match="did you mean 'fozo'"):

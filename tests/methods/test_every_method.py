@@ -110,7 +110,7 @@ def test_it_adapts_unless_it_says_that_it_does_not(name: str) -> None:
     for images in stream(4):
         method(images)
     assert same(new, method.state()) == (fozo.list_methods()[name].adapts == "nothing")
-    assert (method.parameters > 0) == (name not in ("noadapt", "lame", "t3a", "neo", "gain", "pea", *STATIC))
+    assert (method.parameter_count > 0) == (name not in ("noadapt", "lame", "t3a", "neo", "gain", "pea", *STATIC))
 
 
 @pytest.mark.parametrize("name", METHODS)

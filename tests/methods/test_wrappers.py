@@ -40,7 +40,7 @@ def test_each_does_to_the_other_what_it_does_alone() -> None:
         logits = alone(batch)
         total, images = total + logits.sum(axis=0, dtype=np.float64), images + len(logits)
         np.testing.assert_allclose(pair(batch), logits - (total / images - bias), atol=1e-5)
-    assert pair.passes_per_image == alone.passes_per_image == 3 and pair.parameters == alone.parameters
+    assert pair.passes_per_image == alone.passes_per_image == 3 and pair.parameter_count == alone.parameter_count
     assert pair.metrics()["inner.loss"] == alone.metrics()["loss"]
 
 

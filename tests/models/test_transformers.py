@@ -10,7 +10,6 @@ from torch import nn
 import fozo
 from fozo.engines.hooked import HookedEngine
 from tests.models.helpers import assert_equal_logits, images, shake
-from tests.refusals import refuses
 
 HF_SIZES: dict[str, Any] = {
     "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96, "image_size": 32,
@@ -81,9 +80,6 @@ def test_other_transformers_models_run_by_hooks(make: Callable[[], nn.Module]) -
     assert_equal_logits(model, engine, images())
 
 
-def test_a_transformers_model_without_a_head_is_refused() -> None:
-    refuses(
-        r"tokens of ViTModel are not known.*use it as a black box",
-        fozo.load_engine,
-        hf_model("ViT").get_submodule("vit"),
-    )
+def test_a_transformers_model_without_a_head_is_a_black_box() -> None:
+    body = hf_model("ViT").get_submodule("vit")
+    assert "it does not return logits" in fozo.describe_model(body).sentence

@@ -119,20 +119,6 @@ def test_labels_that_are_none_are_refused(material: Material) -> None:
         fozo.Reference.collect(plain, material.pixels[:20], sample=1)
 
 
-def damaged(**leaf: Any) -> Damage:
-    """Change leaves by their paths, a dot written as two underscores; ``None`` removes one."""
-
-    def damage(leaves: dict[str, Any]) -> None:
-        for name, change in leaf.items():
-            path = name.replace("__", ".")
-            if change is None:
-                del leaves[path]
-            else:
-                leaves[path] = change(leaves[path]) if callable(change) else change
-
-    return damage
-
-
 def test_another_file_is_refused(material: Material, tmp_path: Path) -> None:
     material.adapter.save(tmp_path / "state")
     with pytest.raises(FozoError, match="where 'monitor reference' is needed"):

@@ -1,11 +1,8 @@
 """A monitor that is restarted goes on as if it never stopped."""
 
-import os
-import sys
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -116,29 +113,6 @@ def test_what_does_not_fit_is_refused(material: Material, stream: Floats, damage
 def remembered(adapter: fozo.Method[Any, Any], monitor: fozo.Monitor, path: Path) -> list[object]:
     adapter.save(path)
     return [path.read_bytes(), adapter.metrics(), monitor.status, monitor.status.passes_per_image]
-
-
-def interrupted(adapter: fozo.Method[Any, Any], images: Floats, after: float) -> int | None:
-    """Call an adapter and raise as Ctrl-C does after so many lines of fozo; the lines, if it was done before."""
-    lines = 0
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal lines
-        if f"{os.sep}fozo{os.sep}" not in frame.f_code.co_filename:
-            return None
-        lines += event == "line"
-        if lines > after:
-            raise KeyboardInterrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        adapter(images)
-        return lines
-    except KeyboardInterrupt:
-        return None
-    finally:
-        sys.settrace(None)
 
 
 @pytest.mark.parametrize("guard", [False, True])

@@ -94,7 +94,7 @@ def run_experiment(
             weights=engine.spec.fingerprint,
             stream_fingerprint=stream.fingerprint,
             calibrated_on=inputs["calibrated_on"],
-            parameters=method.parameters,
+            parameters=method.parameter_count,
             environment=environment(threads, engine.device),
             seconds=sum(cost.seconds for cost in costs),
             memory=max(cost.memory for cost in costs),

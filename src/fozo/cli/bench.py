@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -47,6 +48,7 @@ def bench(
     ray: Annotated[bool, typer.Option("--ray", help="Run on the Ray cluster of RAY_ADDRESS.")] = False,
 ) -> None:
     """Run a table or figure of the paper by name; `fozo bench list` shows them."""
+    logging.getLogger("fozo.models").setLevel(logging.WARNING)  # every row would say what was found in the model
     if name == "list":
         _list()
         return

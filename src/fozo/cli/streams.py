@@ -186,9 +186,11 @@ class Camera:
     since_time: str = ""
     """When that was taken."""
     accuracy_first: float | None = None
-    """Expected accuracy of the first batch; without labels in the reference, as a fraction of that on clean images."""
+    """Expected accuracy when it was first known."""
     accuracy_now: float | None = None
-    """Expected accuracy at the end."""
+    """Expected accuracy at the end; none where it is unknown, as of a black picture."""
+    relative: bool = False
+    """Whether these are fractions of the accuracy on clean images, whose labels were not given."""
     faults: str = ""
     """Faults of the camera that there are now."""
     passed: str = ""
@@ -204,7 +206,10 @@ class Camera:
     def of(cls, name: str, run: FolderRun) -> "Camera":
         findings = run.findings
         assert findings is not None
-        first, now = run.ends("expected_accuracy") or run.ends("relative_accuracy") or (None, None)
+        relative = run.ends("expected_accuracy") is None
+        name_of_accuracy = "relative_accuracy" if relative else "expected_accuracy"
+        first, _ = run.ends(name_of_accuracy) or (None, None)
+        seen = [line.metrics for line in run.batches if line.images]
         _, measure = run.ends("drift_ratio") or run.ends("shift") or (None, None)
         return cls(
             camera=name,
@@ -214,7 +219,8 @@ class Camera:
             since_image=findings.since,
             since_time=findings.since_time,
             accuracy_first=first,
-            accuracy_now=now,
+            accuracy_now=seen[-1].get(name_of_accuracy) if seen else None,
+            relative=relative,
             faults=", ".join(findings.faults),
             passed=", ".join(findings.passed),
             measure=measure,
@@ -233,9 +239,10 @@ class Camera:
 
     @property
     def accuracy(self) -> str:
-        if self.accuracy_first is None or self.accuracy_now is None:
+        if self.accuracy_first is None:
             return ""
-        return f"{100 * self.accuracy_first:.0f} % → {100 * self.accuracy_now:.0f} %"
+        now = "unknown" if self.accuracy_now is None else f"{100 * self.accuracy_now:.0f} %"
+        return f"{100 * self.accuracy_first:.0f} % → {now}" + " (of the clean one)" * self.relative
 
     @property
     def sentence(self) -> str:

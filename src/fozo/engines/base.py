@@ -10,6 +10,7 @@ import numpy as np
 
 from fozo.data.inputs import as_batch, to_type_of
 from fozo.errors import FozoError
+from fozo.io.system import uncompiled
 from fozo.types import Affine, Engine, Images, ImagesT, Spec, Tap
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class EngineBase:
     def __call__(self: Engine, images: ImagesT) -> ImagesT: ...
     @overload
     def __call__(self: Engine, images: object) -> Images: ...
+    @uncompiled
     def __call__(self: Engine, images: object) -> Images:
         """Return the plain model's logits ``[B, classes]`` of images in any form of :mod:`fozo.data.inputs`."""
         array = as_batch(images, self.spec)

@@ -222,6 +222,8 @@ def black_box(
         takes = "torch"
     elif callable(model):
         default_name = getattr(model, "__name__", type(model).__name__)
+        if torch is not None and isinstance(getattr(model, "__self__", None), torch.nn.Module):
+            takes = takes or "torch"  # a module's method, such as CLIP's get_image_features
         fingerprint = UNNAMED if name is None else "named-" + graph_hash(name.encode()).hexdigest()
     else:
         raise FozoError(

@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from fozo.core.normalisation import check_images
 from fozo.engines.base import HeadEngine, foreign
 from fozo.engines.blackbox import BlackBatch, black_box, to_numpy
-from fozo.engines.tokens import LEAST_CHANGE, NoTokensError, check_reach, find_layout
-from fozo.engines.torch_engine import CPU_TOKENS, GPU_TOKENS, sampled_moments
+from fozo.engines.tokens import LEAST_CHANGE, NoTokensError, NotRunError, check_reach, find_layout
+from fozo.engines.torch_engine import CPU_TOKENS, GPU_TOKENS, sampled_moments, token_moments
+from fozo.engines.walk import Visit
 from fozo.errors import FozoError
 from fozo.types import (
     NO_KNOBS,
@@ -96,7 +97,7 @@ class Pass:
 class HookedEngine(HeadEngine):
     """Runs a torch module as it is, and moves and reads its tokens by hooks. :func:`hooked` makes one."""
 
-    abilities = frozenset({"tokens", "matrices"})
+    abilities = frozenset({"tokens", "matrices", "blocks"})
 
     def __init__(self, module: nn.Module, parts: Parts, spec: Spec, prefix: int, chunk: int | None = None) -> None:
         self.module = module
@@ -121,8 +122,7 @@ class HookedEngine(HeadEngine):
     @torch.no_grad()
     def run(self, batch: Batch, knobs: Knobs = NO_KNOBS, taps: Sequence[Tap] = (Tap.LOGITS,)) -> Taps:
         spec = self.spec
-        if not isinstance(batch, BlackBatch) or tuple(batch.given.shape[1:]) != spec.image_shape:
-            raise foreign(batch)
+        images = self._images(batch)
         count = len(batch)
         candidates = knobs.check(spec, count)
         if knobs.prompts is not None:
@@ -130,8 +130,6 @@ class HookedEngine(HeadEngine):
                 f"{spec.name} runs as it is and takes no prompts; use a method that needs none, such as align"
             )
         rows = candidates * count
-        given: Any = batch.given
-        images = torch.as_tensor(given).to(self.device, self.dtype)
         moves = []
         for move, which in ((knobs.cls, slice(0, int(spec.class_token))), (knobs.patches, slice(self.prefix, None))):
             if move is not None:
@@ -162,9 +160,34 @@ class HookedEngine(HeadEngine):
             result[Tap.LOGITS] = self._head(result[Tap.POOLED])
         return {tap: result[tap] for tap in taps}
 
+    @torch.no_grad()
+    def walk(self, batch: Batch, visit: Visit) -> Taps:
+        """Run one pass block by block, all images together; see :class:`fozo.engines.walk.BlockEngine`."""
+
+        def leave(block: int, tokens: Tensor) -> Tensor | None:
+            move = visit(block, token_moments(tokens))
+            return None if move is None else tokens @ self._tensor(move.matrix) + self._tensor(move.shift)
+
+        pooled: list[Tensor] = []
+        with self._lock, _hooks() as hook:
+            for i, block in enumerate(self.parts.blocks):
+                hook.after(block, partial(leave, i))
+            hook.before(self.parts.head, lambda features: pooled.append(features.flatten(1)))
+            self.module(self._images(batch))
+        values = to_numpy(pooled[0])[None]
+        return {Tap.POOLED: values, Tap.LOGITS: self._head(values)}
+
+    def _images(self, batch: Batch) -> Tensor:
+        if not isinstance(batch, BlackBatch) or tuple(batch.given.shape[1:]) != self.spec.image_shape:
+            raise foreign(batch)
+        return self._tensor(batch.given)
+
+    def _tensor(self, array: Images) -> Tensor:
+        return torch.as_tensor(array).to(self.device, self.dtype)
+
     def _by_row(self, array: Floats, candidates: int, images: int) -> Tensor:
         every = np.broadcast_to(array, (candidates, images, *array.shape[2:])).reshape(-1, *array.shape[2:])
-        return torch.as_tensor(every.copy()).to(self.device, self.dtype)
+        return self._tensor(every.copy())
 
     def _forward(self, images: Tensor, now: Pass) -> Tensor:
         """Run the module under hooks, and return what its head reads."""
@@ -229,7 +252,7 @@ def hooked(module: nn.Module, image_size: tuple[int, int] | None = None, chunk: 
         raise
     except Exception as error:  # a module may raise anything on images of the wrong size
         reason = str(error).partition("\n")[0][:200]
-        raise NoTokensError(f"it cannot be taken apart ({type(error).__name__}: {reason})") from error
+        raise NotRunError(f"it cannot be taken apart ({type(error).__name__}: {reason})") from error
 
 
 def _hooked(module: nn.Module, image_size: tuple[int, int] | None, chunk: int | None) -> HookedEngine:
@@ -308,7 +331,8 @@ def _image_size(module: nn.Module) -> tuple[int, int] | None:
 
 
 def _logits(output: Any) -> Tensor:  # noqa: ANN401 - of any module
-    logits = getattr(output, "logits", output)
+    answers = [getattr(output, name) for name in ("logits", "image_embeds") if hasattr(output, name)]
+    logits = answers[0] if answers else output
     if not isinstance(logits, Tensor) or logits.ndim != 2:
         raise NoTokensError("it does not return logits [B, classes]")
     return logits
@@ -344,6 +368,8 @@ def _parts(module: nn.Module, image: Tensor) -> tuple[Parts, Tensor]:
     if not lists:
         raise NoTokensError("it has no list of blocks that take and return [B, tokens, width]")
     blocks = max(lists, key=len)
+    if any(type(part) is type(blocks[0]) for part in order if part not in blocks):
+        raise NoTokensError("its blocks stand in stages, between which the tokens change in number and width")
     norms = []
     for block in blocks:
         readers = [part for part in order if part in set(block.modules()) - {block} and took[part] is took[block]]

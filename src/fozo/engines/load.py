@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from fozo.engines.base import HeadEngine
 from fozo.engines.blackbox import BlackBoxEngine, CallableModel, black_box, both_sides, per_channel
 from fozo.engines.onnx.schema import ForeignModelError
-from fozo.engines.tokens import NoTokensError
+from fozo.engines.tokens import NoTokensError, NotRunError
 from fozo.errors import FozoError
 from fozo.io import read_json
 from fozo.types import Engine
@@ -283,10 +283,7 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
         except FozoError as refusal:
             if not any(remedy in str(refusal) for remedy in OTHER_KINDS):  # its files are wrong, say
                 raise
-            engine = _load_hooked(model, options)
-            if isinstance(engine, BlackBoxEngine):
-                raise FozoError(f"{refusal}; nor by hooks, because {engine.reason}") from refusal
-            return engine
+            return _load_hooked(model, options, refusal)
     widths = widths_from_name(options.architecture or "")
     if widths and vit.architecture.dim not in widths:
         raise FozoError(
@@ -315,8 +312,13 @@ def _load_torch(model: str | os.PathLike[str] | torch.nn.Module, options: LoadOp
     )
 
 
-def _load_hooked(model: torch.nn.Module, options: LoadOptions) -> HookedEngine | BlackBoxEngine:
-    """Move the tokens of a module by hooks, or run it as a black box that can say why not."""
+def _load_hooked(
+    model: torch.nn.Module, options: LoadOptions, refusal: FozoError | None = None
+) -> HookedEngine | BlackBoxEngine:
+    """Move the tokens of a module by hooks, or run it as a black box that can say why not.
+
+    ``refusal`` is why it cannot be converted; it is raised where the module cannot even be run.
+    """
     import torch
 
     from fozo.engines.hooked import hooked
@@ -326,6 +328,8 @@ def _load_hooked(model: torch.nn.Module, options: LoadOptions) -> HookedEngine |
             raise NoTokensError("hooks need a plain module in evaluation mode that reads RGB")
         engine = hooked(model, both_sides(options.image_size), options.chunk)
     except NoTokensError as error:
+        if refusal is not None and isinstance(error, NotRunError):
+            raise FozoError(f"{refusal}; nor by hooks, because {error}") from error
         black = _load_black_box(model, options)
         black.reason = str(error)
         return black

@@ -18,6 +18,10 @@ class NoTokensError(FozoError):
     """Why the tokens of a model were not found."""
 
 
+class NotRunError(NoTokensError):
+    """The model raised an error of its own."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """Which token shows which patch of the image."""

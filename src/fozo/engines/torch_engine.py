@@ -414,7 +414,7 @@ class TorchEngine(EngineBase):
         pieces = list(torch.split(self._own(batch).tokens, self.chunk))
         for layer, block in enumerate(self.vit.blocks):
             pieces = [block(piece) for piece in pieces]
-            move = visit(layer, reduce(TokenMoments.merge, map(_token_moments, pieces)))
+            move = visit(layer, reduce(TokenMoments.merge, map(token_moments, pieces)))
             if move is not None:
                 matrix = self._tensor(move.matrix)
                 shift = self._tensor(move.shift)
@@ -444,7 +444,7 @@ def sampled_moments(patches: Tensor, layer: int) -> Tensor:
     return torch.cat([mean, covariance], dim=-2)
 
 
-def _token_moments(tokens: Tensor) -> TokenMoments:
+def token_moments(tokens: Tensor) -> TokenMoments:
     """Moments of ``[B, T, d]``: products in the model's precision, about the mean, and sums of them in double."""
     flat = tokens.flatten(0, 1)
     mean = flat.double().mean(dim=0)

@@ -5,10 +5,15 @@ import os
 import platform
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import wraps
 from importlib import metadata
 from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 PR_SET_PDEATHSIG = 1  # see Linux's prctl(2)
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
@@ -35,6 +40,18 @@ def installed_version() -> str:
         return metadata.version("fozo")
     except metadata.PackageNotFoundError:
         return "not installed"
+
+
+def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function run as it is where ``torch.compile`` meets it, without importing torch."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        dynamo = sys.modules.get("torch._dynamo")  # there as soon as something is compiled
+        eager: Callable[P, R] = function if dynamo is None else dynamo.disable(function)
+        return eager(*args, **kwargs)
+
+    return call
 
 
 @contextmanager

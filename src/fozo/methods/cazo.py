@@ -131,12 +131,12 @@ class CAZO(Method[CAZOConfig, CAZOState]):
         blocks = [int(block) for block in config.blocks.split(",")]
         parallel = config.placement == "parallel"
         self._twins = PerThread(partial(Adapters, engine, blocks, config.width, parallel))
-        self.parameters = len(self._twins())
+        self.parameter_count = len(self._twins())
         start = self._extras["start"]
         self._start = self._drawn(len(blocks)) if start is None else np.array(start, dtype=np.float64)
-        if self._start.shape != (self.parameters,) or not np.isfinite(self._start).all():
+        if self._start.shape != (self.parameter_count,) or not np.isfinite(self._start).all():
             shape = list(self._start.shape)
-            raise FozoError(f"cazo: start must be {self.parameters} finite numbers, not of shape {shape}")
+            raise FozoError(f"cazo: start must be {self.parameter_count} finite numbers, not of shape {shape}")
         self._noise: Noise = self._extras["noise"] or PhiloxNoise(self.seed)
         self._keep: Keep = self._extras["keep"] or Dropout(self.seed, config.dropout)
         self._objective = Objective(weight=config.weight)

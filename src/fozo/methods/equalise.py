@@ -18,7 +18,7 @@ import numpy as np
 
 from fozo.core.descriptor import Single
 from fozo.errors import FozoError
-from fozo.methods.align.equaliser import PROFILES, Equaliser
+from fozo.methods.align.equaliser import PROFILES, ImageRestorer
 from fozo.methods.align.memory import DomainEstimate, RetrievalConfig
 from fozo.methods.common.options import one_of
 from fozo.methods.common.wrapper import Forward, Wrapper
@@ -146,9 +146,9 @@ class Equalise(Wrapper[EqualiseConfig, EqualiseState]):
     def prepare(self) -> None:
         super().prepare()
         config = self.config
-        self.equaliser = Equaliser(self.statistics, self.engine, config.strength, config.retrieval, config.profile)
+        self.equaliser = ImageRestorer(self.statistics, self.engine, config.strength, config.retrieval, config.profile)
         spectra = self.equaliser.spectra
-        self.parameters += spectra.channels * spectra.bands  # a gain for each band of each channel
+        self.parameter_count += spectra.channels * spectra.bands  # a gain for each band of each channel
 
     def init(self) -> EqualiseState:
         return EqualiseState(Memory.empty(self.equaliser.std.size), self.inner.init())

@@ -85,7 +85,7 @@ class FOA(Method[FOAConfig, FOAState]):
             draws=self._extras["draws"],
         )
         self._objective = Objective(weight=self.config.weight)
-        self.parameters = start.size
+        self.parameter_count = start.size
 
     def init(self) -> FOAState:
         spec = self.engine.spec

@@ -29,7 +29,8 @@ from fozo.core.statistics import Statistics
 from fozo.data.inputs import as_batch, to_type_of
 from fozo.engines.blackbox import BlackBoxEngine
 from fozo.engines.load import Model, load_engine
-from fozo.errors import FozoError
+from fozo.errors import RENAMED, FozoError
+from fozo.io.system import uncompiled
 from fozo.methods.common.info import NEEDS, MethodInfo, check_needs
 from fozo.methods.common.journal import Journal, read_journal
 from fozo.methods.common.options import NoOptions, plain, with_options
@@ -46,9 +47,14 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 AUTHORS_NAMES = {
     "EXTRAS", "PRESETS", "check_state", "configure", "equaliser", "identity", "init", "inner", "journaled",
-    "last_input", "parameters", "plain", "predict_step", "prepare", "reading", "restart", "resume", "seed", "snapshot",
-    "step", "wrap",
+    "last_input", "parameter_count", "plain", "predict_step", "prepare", "reading", "restart", "resume", "seed",
+    "snapshot", "step", "wrap",
 }  # fmt: skip
+
+MODULE_NAMES = (
+    "bfloat16 children compile config cpu cuda device double dtype eval float forward half modules named_parameters "
+    "parameters register_forward_hook requires_grad_ to train training zero_grad"
+)
 
 C = TypeVar("C", bound="DataclassInstance")  # a frozen config
 S = TypeVar("S", bound=State)
@@ -111,6 +117,16 @@ class Nothing(State):
     """The state of a method that remembers nothing."""
 
 
+def _advice(kind: type, name: str) -> str:
+    """Say what to use instead of an attribute that torch modules, or older adapters, have."""
+    renamed = RENAMED.get(name)
+    if renamed is not None and hasattr(kind, renamed):
+        return f"; it is called {renamed} now"
+    if name in MODULE_NAMES.split():
+        return "; adapter.module() is a torch module, and load_engine(model, device=..., dtype=...) places the model"
+    return ""
+
+
 class Method(ABC, Generic[C, S]):
     """Adapts to normalised images and predicts them.
 
@@ -140,7 +156,7 @@ class Method(ABC, Generic[C, S]):
     CHANGEABLE: ClassVar[frozenset[str]] = frozenset()
     """Config fields that a saved state does not depend on: it is continued under other values of them."""
 
-    parameters: int = 0
+    parameter_count: int = 0
     """Numbers that adaptation searches or descends in (the papers' #Params); ``prepare()`` sets it."""
 
     def __init__(
@@ -238,6 +254,7 @@ class Method(ABC, Generic[C, S]):
     def __call__(self, images: object) -> Images: ...
     @overload
     def __call__(self, *, pixel_values: object) -> Output: ...
+    @uncompiled
     def __call__(self, images: object = None, *, pixel_values: object = None) -> Images | Output:
         """Adapt to images and return their logits ``[B, classes]``.
 
@@ -248,7 +265,7 @@ class Method(ABC, Generic[C, S]):
         itself. With ``pixel_values=``, as a processor of transformers gives it, the result has them as ``.logits``.
         """
         if pixel_values is not None:
-            return Output(self(pixel_values))
+            return Output(logits=self(pixel_values))
         with self._lock:
             before = self._moments()
             try:
@@ -264,6 +281,7 @@ class Method(ABC, Generic[C, S]):
     def predict(self, images: ImagesT) -> ImagesT: ...
     @overload
     def predict(self, images: object) -> Images: ...
+    @uncompiled
     def predict(self, images: object) -> Images:
         """Predict images with what was learnt, and learn nothing from them."""
         with self._lock:
@@ -616,6 +634,11 @@ class Method(ABC, Generic[C, S]):
         if name not in cls.PRESETS:
             raise FozoError(f"{cls.info.name} has no preset {name!r}; choose from {', '.join(cls.PRESETS)}")
         return cast("C", with_options(cls.info.name, "", cls.PRESETS[name], options))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{_advice(type(self), name)}")
 
     def __dir__(self) -> list[str]:
         """What a user needs; what an author implements is in docs/methods.md."""

@@ -188,7 +188,7 @@ def create(
         >>> fozo.create("foa", model, statistics, passes=2)(batch).shape
         (8, 10)
         >>> fozo.create("equalise+neo", model, statistics)
-        <Equalise of ..., inner=<NEO of ...>>
+        <Equalise on ..., inner=<NEO on ...>>
         >>> fozo.create("tempt", model)
         Traceback (most recent call last):
         fozo.errors.FozoError: there is no method 'tempt' (did you mean 'tent'?); known are ...

@@ -106,7 +106,7 @@ class ScaledFOZO(Method[ScaledFOZOConfig, ScaledFOZOState]):
         schedule = config.schedule(self._unit)
         self._spsa = SPSA(start, schedule, PhiloxNoise(self.seed), config.passes // 2, scheduled_loss="mean")
         self._shift = ContentShift(self.statistics, self.engine.head(), config.shift_images)
-        self.parameters = start.size
+        self.parameter_count = start.size
 
     def init(self) -> ScaledFOZOState:
         spec = self.engine.spec

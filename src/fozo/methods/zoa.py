@@ -157,7 +157,7 @@ class ZOA(Method[ZOAConfig, ZOAState]):
         self._detector = DomainDetector(config.threshold, config.ema_decay)
         self._spsa = OneSidedSPSA(self._descend, self._moves, config.samples)
         self._objective = Objective()
-        self.parameters = self._start.size + config.capacity + 1  # e, and the mixture of a full bank
+        self.parameter_count = self._start.size + config.capacity + 1  # e, and the mixture of a full bank
 
     def init(self) -> ZOAState:
         spec = self.engine.spec

@@ -215,11 +215,6 @@ class CleanImages(State):
         """Squared length of the mean of whitened images ``[n, f]``, in units of a clean image's."""
         return float(np.square(rows.mean(axis=0)).sum()) / self.length
 
-    def beyond_chance(self, features: Array) -> float:
-        """Distance of images ``[n, features]`` without what so few clean images have on average."""
-        rows = self.whitening(features)
-        return max(self.distance(rows) - 1 / self.independent(rows) - 1 / self.images, 0.0)
-
     def entropy_test(self, rise: float, rate: float, images: float, content: float) -> Finding:
         """Test a mean entropy that rose by ``rise`` clean standard deviations."""
         assert self.entropy is not None

@@ -130,8 +130,19 @@ def test_a_fixed_number_of_tokens_takes_no_prompts(written: Callable[..., Path])
     refuses("fixed number of tokens", engine.run, engine.check(images()), Knobs(prompts=np.zeros((1, 2, zoo.WIDTH))))
     refuses("no fixed number of tokens, as fozo export writes it", fozo.FOZO, engine, source)
     assert not {"fozo", "foa"} & set(fozo.describe_model(engine).methods)
-    for method in ("align", "neo", "t3a", "lame", "gain"):
-        assert fozo.create(method, engine, source)(images()).shape == (3, zoo.CLASSES)
+    refuses("pea needs to move all tokens between blocks: use a torch engine", fozo.create, "pea", engine, source)
+
+
+@pytest.mark.parametrize("method", ["neo", "t3a", "lame", "gain"])
+def test_rivals_do_on_adopted_graphs_what_they_do_on_converted_ones(method: str, written: Callable[..., Path]) -> None:
+    answers = []
+    models: tuple[Any, ...] = (written("transformers ViT", "dynamo, opset 18"), zoo.module("transformers ViT").model)
+    for model in models:
+        engine = fozo.load_engine(model)
+        adapter = fozo.create(method, engine, fozo.calibrate(engine, [images(8)]))
+        answers.append(np.concatenate([adapter(images()) for _ in range(3)]))
+    adopted, converted = answers
+    np.testing.assert_allclose(adopted, converted, rtol=0, atol=1e-4 * np.abs(adopted).max())
 
 
 @pytest.mark.parametrize("name", sorted(NOT_FOUND))

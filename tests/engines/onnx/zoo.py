@@ -40,14 +40,15 @@ def timm_model(module: str, name: str, **changes: Any) -> nn.Module:
 
 
 class Logits(nn.Module):
-    """A model of transformers whose answer is its logits alone."""
+    """A model of transformers whose answer is its logits alone, or its embeddings."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.model(images).logits
+        output = self.model(images)
+        logits: Tensor = output.logits if "logits" in output else output.image_embeds
         return logits
 
 
@@ -56,6 +57,39 @@ def hugging_face(family: str, attention: str = "eager", **changes: Any) -> nn.Mo
 
     options = {**HUGGING_FACE, **changes}
     config = getattr(transformers, f"{family}Config")(**options, attn_implementation=attention)
+    return shake(Logits(getattr(transformers, f"{family}ForImageClassification")(config)))
+
+
+class Probed(nn.Module):
+    """A body of transformers under a linear classifier of the user's own, as DINOv3 is used."""
+
+    def __init__(self, family: str) -> None:
+        import transformers
+
+        super().__init__()
+        options = {name: value for name, value in HUGGING_FACE.items() if name != "num_labels"}
+        config = getattr(transformers, f"{family}Config")(**options)
+        self.body = getattr(transformers, f"{family}Model")(config)
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(images).pooler_output)
+        return logits
+
+
+def clip_tower() -> nn.Module:
+    """CLIP's image tower, whose answers are embeddings."""
+    from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
+
+    options = {name: value for name, value in HUGGING_FACE.items() if name != "num_labels"}
+    return shake(Logits(CLIPVisionModelWithProjection(CLIPVisionConfig(**options, projection_dim=CLASSES))))
+
+
+def hugging_face_swin(family: str = "Swin") -> nn.Module:
+    import transformers
+
+    sizes: dict[str, Any] = {"image_size": 32, "patch_size": 4, "embed_dim": 24, "window_size": 4}
+    config = getattr(transformers, f"{family}Config")(**sizes, depths=[2, 2], num_heads=[2, 4], num_labels=CLASSES)
     return shake(Logits(getattr(transformers, f"{family}ForImageClassification")(config)))
 
 
@@ -95,16 +129,26 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "timm EVA-02": lambda: timm_model(
         "eva", "Eva", **TIMM, use_rot_pos_emb=True, swiglu_mlp=True, ref_feat_shape=(4, 4)
     ),
+    "timm DINOv3": lambda: timm_model(
+        "eva", "Eva", **TIMM, use_abs_pos_emb=False, use_rot_pos_emb=True, rope_type="dinov3", num_reg_tokens=4
+    ),
     "transformers ViT": lambda: hugging_face("ViT"),
     "transformers ViT, sdpa": lambda: hugging_face("ViT", "sdpa"),
     "transformers DINOv2": lambda: hugging_face("Dinov2"),
     "transformers DINOv2, registers": lambda: hugging_face("Dinov2WithRegisters"),
+    "transformers BEiT": lambda: hugging_face("Beit", use_relative_position_bias=True),
+    "transformers DINOv3 under a linear layer": lambda: shake(Probed("DINOv3ViT")),
+    "transformers I-JEPA": lambda: hugging_face("IJepa"),
+    "transformers Data2Vec": lambda: hugging_face("Data2VecVision", use_relative_position_bias=True),
+    "CLIP's image tower": clip_tower,
     "torchvision ViT": torchvision_vit,
     "normalisation and softmax inside": lambda: Normalised(timm_vit()),
     "timm Swin": lambda: timm_model(
         "swin_transformer", "SwinTransformer", img_size=64, patch_size=4, embed_dim=24, depths=(2, 2),
         num_heads=(2, 4), window_size=4, num_classes=CLASSES,
     ),
+    "transformers Swin": hugging_face_swin,
+    "transformers Swin v2": lambda: hugging_face_swin("Swinv2"),
     "timm CaiT": lambda: timm_model("cait", "Cait", **TIMM),
     "timm XCiT": lambda: timm_model("xcit", "Xcit", **TIMM),
     "timm ResNet": lambda: timm_model("resnet", "resnet18", num_classes=CLASSES),
@@ -120,7 +164,7 @@ def module(name: str) -> nn.Module:
 
 
 def size_of(name: str) -> int:
-    return 64 if "Swin" in name else SIZE
+    return 64 if name == "timm Swin" else SIZE
 
 
 def by_torchscript(

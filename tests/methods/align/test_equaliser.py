@@ -6,7 +6,7 @@ import pytest
 import fozo
 from fozo.core.statistics import Statistics
 from fozo.engines.blackbox import black_box
-from fozo.methods.align.equaliser import HIGH, LOW, MAX_LOG_GAIN, STRONG, Equaliser, Restoration
+from fozo.methods.align.equaliser import HIGH, LOW, MAX_LOG_GAIN, STRONG, ImageRestorer, Restoration
 from fozo.methods.align.memory import DomainEstimate, RetrievalConfig
 from fozo.methods.equalise import Memory
 from fozo.types import Floats
@@ -16,14 +16,14 @@ FEW = 0.01  # variance of a domain that is well known
 
 
 @pytest.fixture
-def equaliser(engine: fozo.Engine, source: Statistics) -> Equaliser:
+def equaliser(engine: fozo.Engine, source: Statistics) -> ImageRestorer:
     """Whose clean descriptors have a standard deviation of 0.2."""
-    made = Equaliser(source, engine, 1.0, RetrievalConfig())
+    made = ImageRestorer(source, engine, 1.0, RetrievalConfig())
     made.std = np.full_like(made.std, 0.2)
     return made
 
 
-def plan(made: Equaliser, mean: float | np.ndarray, variance: float = FEW, strength: float = 1.0) -> Restoration:
+def plan(made: ImageRestorer, mean: float | np.ndarray, variance: float = FEW, strength: float = 1.0) -> Restoration:
     """For a domain whose features are ``mean`` standard deviations from clean, without any memories of it."""
     made.strength = strength
     means = np.broadcast_to(mean, (1, made.std.size))
@@ -31,7 +31,7 @@ def plan(made: Equaliser, mean: float | np.ndarray, variance: float = FEW, stren
     return made.plan(domain)
 
 
-def test_only_weakness_counts_and_only_as_far_as_it_is_believed(equaliser: Equaliser) -> None:
+def test_only_weakness_counts_and_only_as_far_as_it_is_believed(equaliser: ImageRestorer) -> None:
     assert not plan(equaliser, -0.9, variance=1.0) and not plan(equaliser, 3.0)
     gains = plan(equaliser, -3.0).log_gains
     assert gains.shape == (1, equaliser.spectra.channels, equaliser.spectra.bands)
@@ -44,17 +44,17 @@ def test_only_weakness_counts_and_only_as_far_as_it_is_believed(equaliser: Equal
     assert not plan(equaliser, -0.75, 1e-12)
 
 
-def test_a_noise_that_was_measured_decides_whether_an_excess_is_noise(equaliser: Equaliser) -> None:
+def test_a_noise_that_was_measured_decides_whether_an_excess_is_noise(equaliser: ImageRestorer) -> None:
     domain = DomainEstimate(*(np.full((1, equaliser.std.size), value) for value in (20.0, 1e-12, 20.0)))
     attenuated = [equaliser.plan(domain, noise).log_gains.min() for noise in (STRONG, STRONG + 0.5, STRONG + 2)]
     assert attenuated[0] == 0 > attenuated[1] > attenuated[2]
 
 
-def test_no_gain_is_above_four(equaliser: Equaliser) -> None:
+def test_no_gain_is_above_four(equaliser: ImageRestorer) -> None:
     np.testing.assert_allclose(np.exp(plan(equaliser, -100.0).log_gains), 4)
 
 
-def test_noise_is_attenuated_as_wiener_would_and_less_than_noise_is_left_alone(equaliser: Equaliser) -> None:
+def test_noise_is_attenuated_as_wiener_would_and_less_than_noise_is_left_alone(equaliser: ImageRestorer) -> None:
     fine = equaliser.spectra.bands // 2
     gains = plan(equaliser, (STRONG + 1) / 0.2, 1e-12, strength=0.7).log_gains[0]
     np.testing.assert_allclose(gains[:, :fine], -0.7 * (STRONG + 1))
@@ -65,14 +65,14 @@ def test_noise_is_attenuated_as_wiener_would_and_less_than_noise_is_left_alone(e
     assert not plan(equaliser, STRONG / 0.2, 1e-12)
 
 
-def restoration(made: Equaliser, images: int = 1, **parts: float) -> Restoration:
+def restoration(made: ImageRestorer, images: int = 1, **parts: float) -> Restoration:
     """For as many domains, all the same: ``log_gain`` of all bands, and the other parts by name."""
     gains = np.full((images, made.spectra.channels, made.spectra.bands), parts.pop("log_gain", 0.0))
     rows = {name: np.full(images, parts.get(name, 0.0)) for name in ("log_stretch", "brightening", "local")}
     return Restoration(**rows, log_gains=gains, gains=made.spectra.gains(gains[0]) if images == 1 else None)
 
 
-def test_images_are_amplified_and_their_mean_stays(equaliser: Equaliser) -> None:
+def test_images_are_amplified_and_their_mean_stays(equaliser: ImageRestorer) -> None:
     faded = 0.5 * random_images(4)
     for gain in (1.0, 1.5, 2.0):
         asked = restoration(equaliser, log_gain=np.log(gain))
@@ -81,7 +81,7 @@ def test_images_are_amplified_and_their_mean_stays(equaliser: Equaliser) -> None
         np.testing.assert_allclose(better.std(axis=(2, 3)), faded.std(axis=(2, 3)) * gain, rtol=1e-4)
 
 
-def test_every_image_by_its_own_domain(equaliser: Equaliser) -> None:
+def test_every_image_by_its_own_domain(equaliser: ImageRestorer) -> None:
     each = restoration(equaliser, images=4)
     each.log_gains[2] = 0.35
     better = equaliser.restore(random_images(4), equaliser.describe(random_images(4))[0], each)
@@ -177,14 +177,14 @@ def test_pixels_of_unknown_range_are_not_stretched() -> None:
     """Bands are restored all the same, before a detector too."""
     engine = black_box(lambda images: images, name="unknown", image_size=SIDE)
     source = fozo.calibrate(engine, [7 * photographs(64, seed=1) - 30])
-    made = Equaliser(source, engine, 0.7, RetrievalConfig(), "detector")
+    made = ImageRestorer(source, engine, 0.7, RetrievalConfig(), "detector")
     asked = plan(made, -9.0, strength=0.7)
     assert made.normalisation is None and not asked.on_pixels.any() and 0 < asked.log_gains.max() <= MAX_LOG_GAIN
 
 
 @pytest.mark.parametrize("size", [1, 4, 15, 16, 20])
 @pytest.mark.parametrize("remembered", [0, 1, 11, 12, 15, 16, 40])
-def test_small_batches_are_judged_with_those_before_them(equaliser: Equaliser, size: int, remembered: int) -> None:
+def test_small_batches_are_judged_with_those_before_them(equaliser: ImageRestorer, size: int, remembered: int) -> None:
     """With all of them while they are few, and with as many as fill up the context then: never with fewer."""
     made = equaliser
     rows = 2 + 0.1 * np.random.default_rng(5).standard_normal((remembered + size, made.std.size))

@@ -122,4 +122,4 @@ def test_presets_have_the_published_constants() -> None:
 
 def test_the_number_of_prompts_can_be_chosen(engine: fozo.Engine, source: fozo.Statistics) -> None:
     assert FOZO(engine, source, prompts=5).prompts.shape == (5, engine.spec.dim)
-    assert FOZO(engine, source, preset="paper", prompts=1).parameters == engine.spec.dim
+    assert FOZO(engine, source, preset="paper", prompts=1).parameter_count == engine.spec.dim

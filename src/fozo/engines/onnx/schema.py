@@ -43,10 +43,6 @@ class ForeignModelError(FozoError):
     """An ONNX file that ``fozo export`` did not write."""
 
 
-class NoTokensError(FozoError):
-    """Why the tokens of a graph of another program were not found."""
-
-
 def write_spec(spec: Spec, weights: str, data: str = "") -> str:
     """Spec to metadata, with the digest of the graph that it is of and the name of its data file, if it has one."""
     return json.dumps({"format": FORMAT, "spec": asdict(spec), "weights": weights, "data": data}, sort_keys=True)

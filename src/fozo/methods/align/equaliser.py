@@ -73,7 +73,7 @@ class Restoration:
         return bool(self.on_pixels.any() or self.log_gains.any())
 
 
-class Equaliser:
+class ImageRestorer:
     """Describes images, estimates how far their domains have drifted, and restores what these lack."""
 
     def __init__(

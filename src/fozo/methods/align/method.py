@@ -28,7 +28,7 @@ import numpy.typing as npt
 from fozo.core.content import contents
 from fozo.core.descriptor import Single, haar_noise
 from fozo.errors import FozoError
-from fozo.methods.align.equaliser import Equaliser
+from fozo.methods.align.equaliser import ImageRestorer
 from fozo.methods.align.memory import DomainEstimate, RetrievalConfig
 from fozo.methods.align.slots import HALF_LIFE, Slot, Visit, owners, visits, with_heavy_room, with_room
 from fozo.methods.align.tokens import CleanTokens, Moves
@@ -121,12 +121,12 @@ class Align(Method[AlignConfig, AlignState]):
         config = self.config
         head = self.engine.head()
         spec = self.engine.spec
-        self.equaliser = Equaliser(self.statistics, self.engine, config.equaliser_strength, RetrievalConfig())
+        self.equaliser = ImageRestorer(self.statistics, self.engine, config.equaliser_strength, RetrievalConfig())
         self._clean = CleanTokens(self.statistics, head, spec)
         if "matrices" not in self.engine.abilities or not config.covariance_strength:
             self._clean.moments = None
         self._centre = ContentShift(self.statistics, head, config.centre_images or 1.0)
-        self.parameters = (2 * spec.depth + spec.head_width) * spec.dim
+        self.parameter_count = (2 * spec.depth + spec.head_width) * spec.dim
 
     def init(self) -> AlignState:
         return AlignState(np.zeros((0, self.equaliser.std.size), np.float32))

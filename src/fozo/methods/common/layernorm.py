@@ -124,7 +124,7 @@ class GradientMethod(Method[D, G]):
         blocks = lower_blocks(engine.spec.depth) if self.LOWER_BLOCKS else None
         self._twins = PerThread(partial(LayerNorms, engine, blocks))
         self._start = self._twins().values()
-        self.parameters = self._start.size
+        self.parameter_count = self._start.size
 
     def init(self) -> G:
         return cast("G", DescentState(norms=self._start, velocity=np.zeros_like(self._start)))

@@ -48,7 +48,7 @@ class Wrapper(Method[C, S]):
             name = inner.info.name
             raise FozoError(f"{name} has a journal of its own; give journal= to {self.info.name} instead")
         self.inner = inner
-        self.parameters = inner.parameters
+        self.parameter_count = inner.parameter_count
         if self._statistics is None:
             self._statistics = inner._statistics
 

@@ -124,7 +124,7 @@ class FOZO(Method[FOZOConfig, FOZOState]):
         self._objective = Objective(config.weight, config.distance)
         self._tap = Tap.FEATURES if config.features == "normed" else Tap.CLS
         self._source_features = self.statistics.features if config.features == "normed" else self.statistics.cls
-        self.parameters = start.size
+        self.parameter_count = start.size
 
     def init(self) -> FOZOState:
         spec = self.engine.spec
