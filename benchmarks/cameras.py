@@ -292,11 +292,11 @@ def changed_stream(kind: str, change: str, pictures: Pictures, seed: int) -> Ite
     frames = camera(kind, pictures, seed, count)
     past = [next(frames) for _ in range(CLEAN)]
     yield from sensed(iter(past), seed)
-    if change == CODED:
-        rest = list(frames)
-        coded = list(through_ffmpeg(iter(rest), "12k"))
-        mixed = [coded[i] if amount_at(i, sudden=True) else frame for i, frame in enumerate(rest)]
-        yield from sensed(iter(mixed), seed + 1)
+    if change == CODED:  # after the sensor: it is the noise that goes first
+        rest = list(sensed(frames, seed + 1))
+        coded = through_ffmpeg((frame / np.float32(255) for frame in rest), "12k")
+        for number, (frame, less) in enumerate(zip(rest, coded, strict=True)):
+            yield to_pixels(less) if amount_at(number, sudden=True) else frame
         return
     yield from sensed(changed(frames, change, pictures, seed), seed + 1, change)
 

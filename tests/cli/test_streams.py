@@ -227,6 +227,11 @@ def test_what_is_missing_or_wrong_is_said_before_any_work(
         ):
             code, _, errors = call(*command)
             assert code == 2 and "pip install 'fozo[video]'" in errors, command
+        made = ("-o", tmp_path / "s.safetensors", "--reference", tmp_path / "r.safetensors")
+        code, _, errors = call("calibrate", nowhere, root / "cam000", *made)
+        assert code == 2 and "OpenCV" in errors and "--no-corruptions" in errors
+        code, _, errors = call("calibrate", nowhere, root / "cam000", *made, "--no-corruptions")
+        assert code == 2 and "nowhere.onnx" in errors  # which comes after OpenCV is looked for
     with without(monkeypatch, "ray"):
         code, _, errors = call("adapt", MODEL, root, "--each", *given, *out, "--ray")
         assert code == 2 and "pip install 'fozo[ray]'" in errors

@@ -125,6 +125,10 @@ def test_calibration_makes_the_reference_too_and_thumbnails_are_optional(
     with pytest.warns(ImageWarning, match=f"{damaged.name} .*; it is left out"):
         code, said, error = call("calibrate", MODEL, clean, "-o", stats, "--reference", monitor)
     assert code == 0 and f"{stats}: statistics" in said and f"{monitor} was made from 71 clean images" in error, error
+    plain = tmp_path / "plain.safetensors"
+    made = ("-o", tmp_path / "again.safetensors", "--reference", plain, "--no-corruptions")
+    assert call("calibrate", MODEL, camera / "clean", *made)[0] == 0
+    assert fozo.Reference.load(plain).signatures is None and fozo.Reference.load(monitor).signatures is not None
     given = ("watch", MODEL, camera / "live", "--statistics", stats, "--reference", monitor)
     code, _, error = call(*given, "--thumbnails")
     assert code == 2 and "give its name as --events" in error

@@ -102,6 +102,19 @@ def test_dirt_is_said_with_its_place_and_ends_with_wiping(camera: Camera) -> Non
     assert name == "dirty over" and ended <= 120 + 60
 
 
+def test_a_sky_that_burns_out_is_not_dirt() -> None:
+    """Clouds went from in front of the sun: a third of the picture is white, and has lost its noise."""
+
+    def sky(level: float) -> Array:
+        picture = scene(0)
+        picture[:20] = level
+        return picture
+
+    camera = Camera(frames([sky(0.93)] * 60))
+    assert camera.see([sky(0.93)] * 80) == []
+    assert camera.see([sky(1.0)] * 60) == []
+
+
 def test_defocus_is_noticed(camera: Camera) -> None:
     camera.see([scene(0)] * 40)
     ((name, began),) = camera.see([gaussian_filter(scene(0), (1.5, 1.5, 0))] * 20)
@@ -154,6 +167,19 @@ def test_scenes_of_a_tour_that_were_in_the_clean_video_are_clean() -> None:
     assert camera.see(stops * 2)[0][0] == "drift over"
     images = [event.image for event in camera.monitor.events]
     assert images == sorted(images)
+
+
+def test_fog_on_a_tour_is_one_episode_that_lasts_as_long_as_the_fog() -> None:
+    """Frames on the way between views ended it, since they counted and those at views did not."""
+    panorama = np.concatenate([scene(seed) for seed in (0, 1, 2, 3, 0)], axis=1)
+    lefts = [SIDE * stop + max(step - 19, 0) * 12 for stop in range(4) for step in range(24)]
+    tour = [panorama[:, left : left + SIDE] for left in lefts]
+    camera = Camera(frames(tour * 2))
+    assert camera.see(tour * 2) == []
+    ((name, _),) = camera.see([0.4 * picture + 0.6 * 0.85 for picture in tour * 2])
+    assert name == "drift" and camera.monitor.drift.is_drift
+    ((name, ended),) = camera.see(tour)
+    assert name == "drift over" and 384 < ended <= 384 + 60
 
 
 def test_an_hour_that_is_known_to_be_clean_is_learnt() -> None:

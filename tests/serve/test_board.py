@@ -211,7 +211,7 @@ def stream_of(port: int) -> Iterator[Stream]:
 def test_a_stream_begins_with_all_and_a_burst_is_one_message() -> None:
     board = CameraBoard()
     for number in range(CAMERAS_PER_MESSAGE + 1):
-        board.record(reading(f"cam-{number}"))
+        board.history.record(reading(f"cam-{number}"))
     with serving(board) as port, stream_of(port) as stream:
         assert stream.response.headers["content-type"].startswith("text/event-stream")
         for count in (CAMERAS_PER_MESSAGE, 1):
@@ -219,7 +219,7 @@ def test_a_stream_begins_with_all_and_a_burst_is_one_message() -> None:
             assert (name, len(part["cameras"])) == ("snapshot", count)
         burst = 2000
         for number in range(burst):
-            board.record(reading("cam-3", NOW + number / 1000, images=number))
+            board.history.record(reading("cam-3", NOW + number / 1000, images=number))
         messages, last = 0, -1
         while last < burst - 1:
             name, got = stream.next()
@@ -264,19 +264,19 @@ def test_a_viewer_that_does_not_read_blocks_no_other_and_is_given_up(monkeypatch
         assert stuck.response.status_code == 200
         text = "x" * 20_000
         for number in range(600):  # far more than what sockets hold, were all of it sent
-            board.record(reading(f"cam-{number % 40}", NOW + number, sentence=f"{text}{number}"))
+            board.history.record(reading(f"cam-{number % 40}", NOW + number, sentence=f"{text}{number}"))
         latest: dict[str, str] = {}
         while len(latest) < 40 or any(int(latest[f"cam-{n}"].lstrip("x")) < 560 for n in range(40)):
             latest |= {line["camera"]: line["sentence"] for line in stream.next()[1]["cameras"]}
         while board.open > 1:  # until more waits for the one than a connection holds
-            board.record(reading("cam-0", NOW, sentence=100 * text))
+            board.history.record(reading("cam-0", NOW, sentence=100 * text))
             stream.next()
 
 
 def test_frames_are_there_where_they_were_given() -> None:
     board = CameraBoard()
-    board.record(reading("a&b", before="a JPEG", after="another"))
-    board.record(reading("plain"))
+    board.history.record(reading("a&b", before="a JPEG", after="another"))
+    board.history.record(reading("plain"))
     with serving(board) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
         answer = client.get("/frames", params={"model": "model", "camera": "a&b"})
         assert answer.json() == {"before": "a JPEG", "after": "another"}

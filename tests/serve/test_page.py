@@ -48,7 +48,7 @@ def board(monkeypatch: pytest.MonkeyPatch) -> CameraBoard:
 
 
 def show(board: CameraBoard, camera: str = "gate", ago: float = 0.0, **changes: Any) -> None:
-    board.record(reading(camera, time.time() - ago, **changes))
+    board.history.record(reading(camera, time.time() - ago, **changes))
 
 
 def foggy(board: CameraBoard, camera: str, **changes: Any) -> None:
@@ -92,7 +92,7 @@ def test_it_is_live_and_sends_requests_to_its_server_only(browser: Browser, boar
         assert browser.run("return document.title") == "(1) Cameras - fozo"
         browser.wait("return document.getElementById('said').textContent.startsWith('yard: drift. contrast')")
         assert row(browser, "yard", "td.drift b") == "1.23"
-        board.forget("model", "yard")
+        board.history.forget("model", "yard")
         browser.wait(f"{ROW} return row.querySelector('.seen').textContent.includes('silent since')", "yard")
 
         asked = [url for url in browser.requests() if not url.startswith("data:")]

@@ -2,6 +2,7 @@
 
 import io
 import re
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,9 @@ from PIL import Image
 from tritonclient.utils import InferenceServerException
 
 import fozo
+from fozo.monitor import Event
 from fozo.serve.board import Reading
-from tests.serve.conftest import MODEL, NAME, STATS, config, foggy, frames, running
+from tests.serve.conftest import MODEL, NAME, STATS, config, foggy, frames, running, until
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -224,8 +226,14 @@ def test_the_length_of_a_body_is_limited() -> None:
 
 
 def test_readings_reach_the_board(reference: Path) -> None:
-    readings, gone = list[Reading](), list[tuple[str, ...]]()
-    board = SimpleNamespace(routes=[], record=readings.append, forget=lambda *camera: gone.append(camera))
+    readings, gone = list[Reading](), list[tuple[object, ...]]()
+
+    def record(reading: Reading) -> tuple[Event, ...]:
+        readings.append(reading)
+        return reading.events
+
+    history = SimpleNamespace(record=record, forget=lambda *camera: gone.append(camera), notice_silence=lambda now: [])
+    board = SimpleNamespace(routes=[], history=history)
     with running(config(reference=reference, thumbnails=True), board) as (url, _):
         ask(url, foggy(frames(24)), sequence_id="cam")
         ask(url, foggy(frames(2)), sequence_id="cam", sequence_end=True)
@@ -237,4 +245,63 @@ def test_readings_reach_the_board(reference: Path) -> None:
     assert [event.name for event in first.events] == ["drift"] and not second.events
     assert first.before is not None and first.before.startswith("/9j/")
     assert shared.camera == "" and shared.state == "fine"
-    assert gone[0] == (NAME, "cam")
+    assert gone[0] == (NAME, "cam", True)
+
+
+def test_a_mark_reaches_the_camera(url: str, reference: Path) -> None:
+    with httpx.Client(base_url=f"http://{url}") as client:
+
+        def mark(word: str, camera: str, model: str = NAME) -> httpx.Response:
+            return client.post(f"/v2/models/{model}/mark/{word}", params={"sequence_id": camera})
+
+        assert mark("seen", "marked").status_code == 404
+        ask(url, frames(4), sequence_id="marked")
+        assert mark("seen", "marked").status_code == mark("expected", "marked").status_code == 204
+        assert mark("seen", "marked", "other").status_code == 404
+        answer = mark("liked", "marked")
+        assert answer.status_code == 400 and "seen or expected, not 'liked'" in answer.json()["error"]
+    with running(config()) as (plain, _):
+        ask(plain, frames(2), sequence_id="marked")
+        answer = httpx.post(f"http://{plain}/v2/models/{NAME}/mark/seen", params={"sequence_id": "marked"})
+        assert answer.status_code == 400 and "no monitor" in answer.json()["error"]
+
+
+def test_a_mark_is_on_the_events_and_what_is_expected_is_clean(reference: Path) -> None:
+    with running(config(reference=reference)) as (address, server):
+        ask(address, np.zeros((4, 28, 28, 1), np.uint8), sequence_id="gate")
+        assert server.pool is not None
+        camera = server.pool.find(NAME, "gate")
+        assert camera is not None and camera.monitor is not None
+        httpx.post(f"http://{address}/v2/models/{NAME}/mark/seen", params={"sequence_id": "gate"})
+        assert {event.mark for event in camera.monitor.events} == {"seen"}
+
+
+def test_faults_are_fields_of_the_answer_and_metrics(reference: Path) -> None:
+    with running(config(reference=reference)) as (address, _):
+        black = np.zeros((4, 28, 28, 1), np.uint8)
+        answer = ask(address, black, sequence_id="gate", parameters={"drift": True}).get_response()
+        assert answer["parameters"]["faults"] == "black"
+        ask(address, frames(4), sequence_id="yard")
+        text = httpx.get(f"http://{address}/metrics").text
+        assert f'fozo_fault{{kind="black",model="{NAME}",stream="gate"}} 1.0' in text
+        assert f'fozo_fault{{kind="black",model="{NAME}",stream="yard"}} 0.0' in text
+        (last,) = re.findall(rf'fozo_last_image_seconds{{model="{NAME}",stream="gate"}} (\S+)', text)
+        assert abs(float(last) - time.time()) < 600
+
+
+def test_silence_is_told_once_without_an_open_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fozo.serve.app.PATROL", 0.01)
+    monkeypatch.setattr("fozo.serve.board.SILENT", 0.3)
+    monkeypatch.setattr("fozo.serve.metrics.SILENT", 0.3)
+    told = list[tuple[str, str]]()
+    with running(config()) as (address, server):
+        monkeypatch.setattr(server.notices, "send", lambda _, camera, event: told.append((camera, event["name"])))
+        ask(address, frames(2), sequence_id="ended", sequence_end=True)  # its client said that this is all
+        ask(address, frames(2), sequence_id="gate")
+        until(lambda: told)
+        time.sleep(0.1)
+        metrics = server.metrics.text().decode()
+        assert f'fozo_silent{{model="{NAME}",stream="gate"}} 1.0' in metrics and 'stream="ended"} 1.0' not in metrics
+        ask(address, frames(2), sequence_id="gate")
+        until(lambda: len(told) > 1)
+        assert told[:2] == [("gate", "silent"), ("gate", "silent over")]

@@ -43,7 +43,7 @@ def calibrate(
     for path in filter(None, (out, reference)):
         check_output(path)  # said before the work, not after it
     if reference is not None and corruptions:
-        opencv()
+        opencv("a reference of corruptions needs OpenCV; pip install 'fozo[bench]', or give --no-corruptions")
     folder = None if images.is_file() else open_unlabelled(images)
     if folder is None:
         opencv()

@@ -13,15 +13,16 @@ from fozo.data.inputs import sized_pixels
 from fozo.errors import FozoError
 from fozo.types import Spec
 
+MISSING = "videos and cameras need OpenCV; install it with pip install 'fozo[video]'"
 TIMEOUT = 10_000  # milliseconds for a camera with an address to be opened, and for each frame
 CLEAN_FRAMES = 256  # at most, of a video to calibrate on: neighbours are all but the same
 
 
-def opencv() -> Any:  # noqa: ANN401 - a module
+def opencv(missing: str = MISSING) -> Any:  # noqa: ANN401 - a module
     try:
         return importlib.import_module("cv2")
     except ImportError as error:
-        raise FozoError("videos and cameras need OpenCV; install it with pip install 'fozo[video]'") from error
+        raise FozoError(missing) from error
 
 
 def is_live(source: str) -> bool:

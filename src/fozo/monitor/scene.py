@@ -47,7 +47,7 @@ SETTLED = 12  # frames of one scene before it is a view
 AVERAGE = 64  # frames before dirt is looked for where content moves
 PAST = 1000  # frames of a view that are learnt from
 VIEWS = 64  # views that are kept, at most
-FIXED = 0.8  # fraction of frames that are like a view above which a camera is one that stands still
+FIXED = 0.7  # fraction of frames that are like a view above which a camera is one that stands still
 COVERED = 0.5  # fraction of clean frames that views have to show, or there are none
 STANDING = 48  # frames that were like a view before a camera can have been moved
 YOUNG = 32  # frames in which a camera finds its own first views
@@ -57,6 +57,7 @@ QUIET = 0.5  # ratio of distance to threshold below which a frame is learnt from
 USUAL = 6.0  # mean squared deviation of a frame above which it is not learnt from, unless all is clean
 LOCAL_RATE = 1 / 24  # weight of a new frame in the mean local change
 LOCAL_LIMIT = 0.4  # change of log detail at which a cell is clipped: what passes by is gone before it counts
+BURNT = -0.3  # stops of a cell below white, from which its detail is lost to the light
 LOCAL_LEAST = 0.05  # least standard deviation of a cell's mean log detail
 DIRTY = 4.0  # standard deviations below its clean mean from which a cell is dirty
 DIRTY_CELLS = 0.03  # fraction of dirty cells from which the lens is
@@ -242,9 +243,9 @@ class Scene(State):
     strangest: int = 0
     """The most of these in a row in the clean past."""
     matched: int = 0
-    """Clean frames that were like a view."""
+    """Frames that were like a view, clean or not."""
     seen: int = 0
-    """Clean frames."""
+    """Frames that were looked at, but those of a camera that was moved."""
     began: float = UNKNOWN_TIME
     """When the first frame was seen."""
     moved: float = UNKNOWN_TIME
@@ -310,12 +311,13 @@ class SceneDetector:
         if is_strange and scene.fixed:
             return scene if scene.turned else replace(scene, seen=scene.seen + 1)
         row = 0 if is_strange else scene.row
+        scene = replace(scene, seen=scene.seen + 1, matched=scene.matched + (row > 0))
         if not len(scene.past):
             scene = replace(scene, past=Views.first(cells, features))
         average = scene.past.compare(cells)[1][0]
         change = average if is_strange else change
         local = cells[DETAIL] - scene.past.cells[row, DETAIL] - change[DETAIL]
-        clipped = np.clip(local, -LOCAL_LIMIT, LOCAL_LIMIT)
+        clipped = np.clip(local, -LOCAL_LIMIT, LOCAL_LIMIT) * (cells[BRIGHTNESS] < BURNT)
         if (row == 0) != (scene.row == 0):  # its changes were against something else
             scene = scene.forgotten()
         scene = replace(
@@ -453,7 +455,8 @@ class SceneDetector:
         frames = past.local[row] / max(past.count[row], 1)
         windows = scene.local_squares / max(past.windowed[0], 1)
         variance = (PRIOR * frames + blocks * windows) / (PRIOR + blocks)
-        deviations = scene.local / np.sqrt(variance + LOCAL_LEAST**2)
+        common = float(np.median(scene.changes[-WINDOW:, DETAIL]))  # what changes all cells changes each differently
+        deviations = scene.local / np.sqrt(variance + LOCAL_LEAST**2 + common**2)
         is_known = past.count[row] >= (WINDOW if row else AVERAGE)
         needed = CLEANED_CELLS if scene.dirty else DIRTY_CELLS
         is_new = not scene.dirty
@@ -483,7 +486,7 @@ class SceneDetector:
                 windowed[index] += 1
             past = replace(past, windows=windows, windowed=windowed)
             squares = squares + scene.local**2
-        return replace(scene, past=past, local_squares=squares, seen=scene.seen + 1, matched=scene.matched + (row > 0))
+        return replace(scene, past=past, local_squares=squares)
 
 
 def _size(change: Array) -> float:

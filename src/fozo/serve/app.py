@@ -12,7 +12,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -32,6 +32,7 @@ from fozo.errors import FozoError
 from fozo.io.notices import Notices
 from fozo.io.system import installed_version
 from fozo.serve import protocol
+from fozo.serve.board import History
 from fozo.serve.cameras import Camera, ServedModel
 from fozo.serve.limits import CLOSE, RETRY, AccessPolicy, Refused
 from fozo.serve.metrics import Metrics
@@ -40,6 +41,7 @@ from fozo.serve.protocol import HEADER_LENGTH, InferRequest
 from fozo.serve.store import CameraInUse, hold
 
 if TYPE_CHECKING:
+    from fozo.monitor import Event
     from fozo.serve.board import CameraBoard
     from fozo.serve.config import ServeConfig
 
@@ -50,6 +52,7 @@ TINY_JSON = 2048  # bytes of JSON that the event loop parses, in 0.1 ms at most:
 DISCONNECT_AFTER = 0.02  # seconds after which the server watches for a client that hangs up: most are answered by then
 BODIES = 3  # how many bodies of `max_body` bytes may be in memory at a time, of which one is a reserve for small ones
 SMALL_BODY = 1 << 20  # bytes of a body that may come from the reserve
+PATROL = 2.0  # seconds between two looks for cameras that have fallen silent
 IN_USE = {"Fozo-Camera": "elsewhere"}  # for a camera that another server holds: a proxy may try the next one
 UNKNOWN_MODEL = "unknown"  # label of the metrics of requests for a model that does not exist
 
@@ -60,6 +63,7 @@ class InferenceServer:
     def __init__(self, config: ServeConfig, board: CameraBoard | None = None) -> None:
         self.config = config
         self.board = board
+        self.history = History() if board is None else board.history
         self.notices = Notices.open(config.webhooks, config.mqtt, (config.secret or "").encode())
         with ExitStack() as stack:
             if config.state is not None and not config.shared:
@@ -95,17 +99,26 @@ class InferenceServer:
         self._claim.close()
 
     def _record(self, model: ServedModel, camera: Camera, images: int) -> None:
-        for event in camera.events:
-            LOG.info("%s, camera %r: %s at image %d: %s", model.name, camera.name, event.name, event.image, event.text)
-            self.notices.send(model.name, camera.name, event.as_dict())
+        events: Iterable[Event] = camera.events
+        if images and not camera.stateless:
+            events = self.history.record(camera.reading(model.name))
+        self._tell(model.name, camera.name, events)
         self.metrics.record(model.name, camera, images)
-        if self.board is not None and images and not camera.stateless:
-            self.board.record(camera.reading(model.name))
 
-    def _forget(self, model: ServedModel, name: str) -> None:
-        self.metrics.forget(model.name, name)
-        if self.board is not None:
-            self.board.forget(model.name, name)
+    def _tell(self, model: str, camera: str, events: Iterable[Event]) -> None:
+        for event in events:
+            LOG.info("%s, camera %r: %s at image %d: %s", model, camera, event.name, event.image, event.text)
+            self.notices.send(model, camera, event.as_dict())
+
+    async def _notice_silence(self) -> None:
+        while True:
+            await asyncio.sleep(PATROL)
+            for (model, camera), event in self.history.notice_silence(time.time()):
+                self._tell(model, camera, [event])
+
+    def _forget(self, model: ServedModel, name: str, ended: bool) -> None:
+        self.metrics.forget(model.name, name, ended)
+        self.history.forget(model.name, name, ended)
 
     def model(self, http: HTTPRequest) -> ServedModel:
         name = http.path_params["model"]
@@ -283,9 +296,11 @@ class InferenceServer:
         @asynccontextmanager
         async def lifespan(app: Starlette) -> AsyncIterator[None]:
             self.start()
+            patrol = asyncio.create_task(self._notice_silence())
             try:
                 yield
             finally:
+                patrol.cancel()
                 await asyncio.to_thread(self.stop)
 
         if self.board is not None:

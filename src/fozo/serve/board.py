@@ -113,17 +113,22 @@ class CameraHistory:
         self.after: str | None = None
         self.silent = False  # whether no image has come for :data:`SILENT`
         self.evicted = False  # whether it has left the server's memory
+        self.ended = False  # whether its client has said that no image will follow
         self.reading: Reading
 
-    def add(self, reading: Reading, version: int) -> None:
-        """Add a reading; of those that share a point, the one farthest above its threshold is drawn."""
+    def add(self, reading: Reading, version: int) -> tuple[Event, ...]:
+        """Add a reading; of those that share a point, the one farthest above its threshold is drawn.
+
+        Returns its events, with the end of a silence.
+        """
         self.version = version
         self.reading = reading
-        self.evicted = False
+        self.evicted = self.ended = False
+        events = reading.events
         if self.silent:
             self.silent = False
-            self.events.append((version, Event("silent over", reading.images, reading.time, "images come again")))
-        self.events.extend((version, event) for event in reading.events)
+            events = (Event("silent over", reading.images, reading.time, "images come again"), *events)
+        self.events.extend((version, event) for event in events)
         if reading.before is not None:
             self.before = reading.before
             self.after = reading.after
@@ -134,13 +139,15 @@ class CameraHistory:
             self.points.append(point)
         elif last.drift is None or (point.drift is not None and point.drift >= last.drift):
             self.points[-1] = point._replace(time=last.time)
+        return events
 
-    def fall_silent(self, version: int) -> None:
+    def fall_silent(self, version: int) -> Event:
         self.silent = True
         self.version = version
         when = self.reading.time + SILENT
         event = Event("silent", self.reading.images, when, f"no image has come for {SILENT:g} s")
         self.events.append((version, event))
+        return event
 
     def since(self, sent: int) -> dict[str, Any]:
         """What is new since a version, for JSON; all of it, if the viewer does not know this camera."""
@@ -171,8 +178,11 @@ class History:
         self._lock = threading.Lock()
         self._cameras: OrderedDict[Key, CameraHistory] = OrderedDict()  # by their latest readings, oldest first
 
-    def record(self, reading: Reading) -> None:
-        """Add a reading. The lock is held for microseconds: nothing is drawn, encoded or sent here."""
+    def record(self, reading: Reading) -> tuple[Event, ...]:
+        """Add a reading; return its events, with the end of a silence.
+
+        The lock is held for microseconds: nothing is drawn, encoded or sent here.
+        """
         key = (reading.model, reading.camera)
         with self._lock:
             camera = self._cameras.get(key)
@@ -180,12 +190,12 @@ class History:
             if oldest is not None and oldest[1].evicted and reading.time - oldest[1].reading.time >= FORGOTTEN:
                 self._remove(oldest[0])
             if camera is None and not self._make_room(reading.time):
-                return
+                return reading.events
             self.version += 1
             if camera is None or key not in self._cameras:
                 camera = self._cameras[key] = CameraHistory(self.version)
-            camera.add(reading, self.version)
             self._cameras.move_to_end(key)
+            return camera.add(reading, self.version)
 
     def _make_room(self, now: float) -> bool:
         """Remove the oldest camera if it is silent; an active one stays, or rows would flicker."""
@@ -204,24 +214,27 @@ class History:
         self.version += 1
         self._removed_at = self.version
 
-    def forget(self, model: str, camera: str) -> None:
-        """Note that a camera has left the server's memory; an unknown one is ignored."""
+    def forget(self, model: str, camera: str, ended: bool = False) -> None:
+        """Note that a camera has left the server's memory; an unknown one is ignored. One that ended is not silent."""
         with self._lock:
             kept = self._cameras.get((model, camera))
             if kept is not None:
                 self.version += 1
                 kept.evicted = True
+                kept.ended = ended
                 kept.version = self.version
 
-    def notice_silence(self, now: float) -> None:
-        """Note which cameras have sent nothing for a while."""
+    def notice_silence(self, now: float) -> list[tuple[Key, Event]]:
+        """Note which cameras have sent nothing for a while; return those that were not known to be silent."""
+        silent = list[tuple[Key, Event]]()
         with self._lock:
-            for camera in self._cameras.values():  # the oldest readings first
+            for key, camera in self._cameras.items():  # the oldest readings first
                 if now - camera.reading.time <= SILENT:
-                    return
-                if not camera.silent:
+                    break
+                if not (camera.silent or camera.ended):
                     self.version += 1
-                    camera.fall_silent(self.version)
+                    silent.append((key, camera.fall_silent(self.version)))
+        return silent
 
     def frames(self, model: str, camera: str) -> tuple[str, str | None] | None:
         """JPEGs in base64 of a camera's last frame before and after the equaliser, where there are any."""
@@ -259,8 +272,6 @@ class CameraBoard:
         self.history = History()
         self.open = 0
         self.closed = False
-        self.record = self.history.record
-        self.forget = self.history.forget
         self.routes = [Route("/", self._show), Route("/events", self._events), Route("/frames", self._frames)]
 
     def close(self) -> None:
@@ -318,7 +329,6 @@ class EventStream(Response):
         quiet = 0.0
         while not (self.board.closed or gone.done()):
             name = "snapshot" if viewer.version < 0 else "change"
-            history.notice_silence(time.time())
             message = history.changes(viewer)
             if message is not None:
                 await _send(send, f"event: {name}\ndata: {json.dumps(message, separators=(',', ':'))}\n\n".encode())

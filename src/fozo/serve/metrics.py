@@ -107,13 +107,13 @@ class Metrics:
         for band, change in status.quality.items():
             self.quality.labels(model, name, band).set(change)
 
-    def forget(self, model: str, camera: str) -> None:
-        """Drop the gauges of an evicted camera; its counts stay."""
+    def forget(self, model: str, camera: str, ended: bool = False) -> None:
+        """Drop the gauges of an evicted camera; its counts stay, and its silence if nobody has ended it."""
         self._gauged.discard((model, camera))
         self._without.discard((model, camera))
         scores = (self.ratio, self.score, self.threshold, self.drifted, self.accuracy, self.relative)
         key = (model, camera)
-        lasting = () if key in self._counted else (self.last, self.silent)  # a camera that left stays silent
+        lasting = () if key in self._counted and not ended else (self.last, self.silent)
         for gauge in (*scores, self.memories, self.quality, self.fault, *lasting):
             gauge.remove_by_labels({"model": model, "stream": camera})
 

@@ -51,13 +51,13 @@ class Pool:
         config: its limits.
         folders: where cameras are kept; old ones are removed from there.
         on_response: called after every request, with the number of its images (0 for a repeated request).
-        on_evict: called when a camera left the memory.
+        on_evict: called when a camera left the memory, with whether its client has ended it.
     """
 
     def __init__(
         self, config: ServeConfig, folders: Sequence[StateFolder],
         on_response: Callable[[ServedModel, Camera, int], None],
-        on_evict: Callable[[ServedModel, str], None],
+        on_evict: Callable[[ServedModel, str, bool], None],
     ) -> None:  # fmt: skip
         self.config = config
         self._folders = folders
@@ -186,7 +186,7 @@ class Pool:
             camera.detach()
         try:  # before the response, too: fewer images than `save_every` are answered and not saved
             if request.end and not slot.stateless:
-                if not self._evict(slot):
+                if not self._evict(slot, ended=True):
                     kept = f"the camera {slot.name!r} has learnt from this but could not be saved, and stays in memory"
                     raise Refused(f"{kept}; send it again with its id", 503)
             elif camera.unsaved >= self.config.save_every and not slot.stateless:
@@ -215,12 +215,12 @@ class Pool:
             camera.unsaved = 1  # not to try again with every request
             return False
 
-    def _evict(self, slot: _Slot, patience: float = -1) -> bool:
+    def _evict(self, slot: _Slot, patience: float = -1, *, ended: bool = False) -> bool:
         """Save a camera and drop it from memory, if that succeeds; the slot has to be busy."""
         if slot.camera is None or not self._save(slot.camera, patience, close=True):
             return False
         slot.camera = None
-        self._on_evict(slot.model, slot.name)
+        self._on_evict(slot.model, slot.name, ended)
         return True
 
     def _evict_all(self, slots: Iterable[_Slot]) -> None:
