@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from fozo.core.normalisation import check_images
 from fozo.engines.base import HeadEngine, foreign
 from fozo.engines.blackbox import BlackBatch, black_box, to_numpy
-from fozo.engines.tokens import LEAST_CHANGE, NoTokensError, NotRunError, check_reach, find_layout
+from fozo.engines.tokens import LEAST_CHANGE, NOT_A_TRANSFORMER, NoTokensError, NotRunError, check_reach, find_layout
 from fozo.engines.torch_engine import CPU_TOKENS, GPU_TOKENS, sampled_moments, token_moments
 from fozo.engines.walk import Visit
 from fozo.errors import FozoError
@@ -258,7 +258,7 @@ def hooked(module: nn.Module, image_size: tuple[int, int] | None = None, chunk: 
 def _hooked(module: nn.Module, image_size: tuple[int, int] | None, chunk: int | None) -> HookedEngine:
     kinds = {type(part).__name__.lower() for part in module.modules()}
     if not any("attention" in kind or "attn" in kind for kind in kinds):
-        raise NoTokensError("it has no attention, so it is not a transformer")
+        raise NoTokensError(f"it has no attention, {NOT_A_TRANSFORMER}")
     weight = next((weight for weight in module.parameters() if weight.is_floating_point()), None)
     convolution = next((part for part in module.modules() if isinstance(part, nn.Conv2d)), None)
     size = image_size or _image_size(module)

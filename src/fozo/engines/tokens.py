@@ -14,6 +14,10 @@ are measured in every call, everything moves a little."""
 PIXELS = 8  # drawn at random, beside the corners
 
 
+NOT_A_TRANSFORMER = "so it is not a transformer"
+"""In the reasons for models that have no tokens to be found: another file of them would not have any either."""
+
+
 class NoTokensError(FozoError):
     """Why the tokens of a model were not found."""
 

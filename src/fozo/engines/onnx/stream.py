@@ -19,7 +19,7 @@ import onnx
 import onnxruntime
 from onnx import NodeProto, TensorProto, helper
 
-from fozo.engines.tokens import LEAST_CHANGE, NoTokensError, find_layout
+from fozo.engines.tokens import LEAST_CHANGE, NOT_A_TRANSFORMER, NoTokensError, find_layout
 from fozo.types import Floats
 
 QUANTISERS = {"QuantizeLinear", "DequantizeLinear"}
@@ -65,6 +65,9 @@ class Probe:
             raise NoTokensError("it does not take images [B, channels, height, width] in float32 or float16")
         if sides[1] not in (0, 1, 3):
             raise NoTokensError(f"it takes {sides[1]} channels, or has them last")
+        graphs = [model.graph.node, *(function.node for function in model.functions)]
+        if ATTENTIONS.isdisjoint(node.op_type for nodes in graphs for node in nodes):
+            raise NoTokensError(f"it has no attention, {NOT_A_TRANSFORMER}")
         self.name = images.name
         self.dtype = DTYPES[kind.elem_type]
         self.batch = sides[0]  # 0 where it is free
@@ -266,7 +269,7 @@ def _chain(index: Index, probe: Probe) -> list[str]:
             continue
         chains[total] = [*chains.get(skipped, [skipped]), total]
     if not chains:
-        raise NoTokensError("it has no sums x + f(x) over [B, tokens, width], so it is not a transformer of that kind")
+        raise NoTokensError(f"it has no sums x + f(x) over [B, tokens, width], {NOT_A_TRANSFORMER} of that kind")
     return max(chains.values(), key=len)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fozo.engines.blackbox import BlackBoxEngine
 from fozo.engines.load import LoadOptions, Model, load_engine
+from fozo.engines.tokens import NOT_A_TRANSFORMER
 from fozo.errors import ModelWarning
 from fozo.methods.common.info import ABILITIES
 from fozo.methods.registry import list_methods
@@ -95,7 +96,7 @@ def report_model(engine: Engine) -> None:
     """Say what was found, in one line of a log; where tokens were looked for in vain, in a warning."""
     reason = _reason(engine)
     sentence = _sentence(engine.spec, reason)
-    if reason in ("", NO_TOKENS):
+    if reason in ("", NO_TOKENS) or NOT_A_TRANSFORMER in reason:
         LOG.info(sentence)
     else:
         warnings.warn(sentence, ModelWarning, stacklevel=3)
@@ -110,6 +111,8 @@ def _reason(engine: Engine) -> str:
 def _sentence(spec: Spec, reason: str) -> str:
     if not reason:
         return f"{spec.name}: Align moves the tokens of its {spec.depth} blocks"
+    if NOT_A_TRANSFORMER in reason:
+        return f"{spec.name}: only its images are restored, because {reason}"
     return (
         f"{spec.name}: only its images are restored, because {reason}; where its tokens are found Align gains about "
         f"{TOKENS_GAIN}, so give the original weights, or another export (docs/models.md)"
