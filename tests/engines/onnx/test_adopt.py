@@ -40,8 +40,8 @@ NOT_FOUND = {
     "transformers DINOv3 under a linear layer": "its graph branches (If)",
     "timm CaiT": "attends 2 times after the 3 blocks",
     "timm XCiT": "9 sums, which are not two for each block",
-    "timm ResNet": "not a transformer of that kind",
-    "timm ConvNeXt": "not a transformer of that kind",
+    "timm ResNet": "not a transformer",
+    "timm ConvNeXt": "not a transformer",
 }
 NO_TORCHSCRIPT = {"timm EVA-02", "timm DINOv3", "transformers DINOv2, registers"}  # its exporter cannot write them
 MUTILATED = 40
