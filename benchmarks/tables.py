@@ -357,7 +357,7 @@ def gains_chart() -> str:
             title = f"{row['model']}, {row['stream']}, severity {row['severity']}, {row['images']} images"
             column = tiers.setdefault(row["severity"], {}).setdefault(title, {})
             column[row["row"]] = Gain.of(row, "gain", "gain_low", "gain_high")
-    return charts.whiskers("Gains over NoAdapt", list(tiers.values()), -12, 20)
+    return charts.whiskers("Gains over NoAdapt", list(tiers.values()), -12, 25)
 
 
 def corruptions_chart(recipe: str) -> str:
