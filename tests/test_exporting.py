@@ -120,10 +120,10 @@ def test_patches_are_multiplied_only_where_there_are_matrices(model: fozo.Engine
     session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
     feeds = {"images": random_images(2), "prompts": np.zeros((3, 2, 24), np.float32)}
     feeds |= {name: np.ones((1, 1, 4, 24), np.float32) for name in MOVES}
-    for blocks, tokens in ((0, 0), (2, 16)):
+    for blocks, tokens in ((0, 0), (1, 16)):  # of its four blocks, one is aligned
         feeds[MATRICES] = np.zeros((1, 1, blocks, 24, 24), np.float32)
         outputs = session.run(products, feeds)
-        assert [output.size for output in outputs] == [3 * 2 * tokens * 24] * 2
+        assert [output.size for output in outputs] == [3 * 2 * tokens * 24]
 
 
 @pytest.mark.parametrize("int8", ["dynamic", "static"])

@@ -158,6 +158,8 @@ def _rebuild_state(kind: type[S], like: S | None, unread: dict[str, Leaf], prefi
             continue
         template = None if like is None else getattr(like, field.name)
         path = prefix + field.name
+        if like is None and field.default is None and not any(name.startswith(path) for name in unread):
+            continue  # a measured file from before the field was there
         if "rows" in field.metadata:
             template = _with_rows(template, unread.get(path), counts, field.metadata["rows"])
         arguments[field.name] = _rebuild_value(hints[field.name], template, unread, path)
@@ -174,9 +176,8 @@ def _with_rows(template: Any, value: object, counts: dict[str, int], of: str) ->
 
 def _rebuild_value(hint: Any, template: Any, unread: dict[str, Leaf], path: str) -> Any:
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    is_absent = path not in unread and not any(name.startswith(f"{path}.") for name in unread)
-    if NoneType in options and (is_absent or unread.get(path, ...) is None):  # absent of files from before it was there
-        return unread.pop(path, None)
+    if NoneType in options and unread.get(path, ...) is None:
+        return unread.pop(path)
     kinds = [kind for kind in options if kind is not NoneType]
     if isinstance(template, State):
         kinds = [type(template)]

@@ -230,7 +230,12 @@ def adapt_folder(
             else:
                 log.append(header)
             progress("adapting", done * batch_size, len(recording))
-            latest: Floats | None = None
+            latest: Floats | None = (
+                None  # images of the last batch, also where nothing was left to be done but to say so
+            )
+            if done and done * batch_size >= len(recording):
+                for batch, _ in recording.batches(method.engine.spec, progress, batch_size, done - 1):
+                    latest = batch.images if len(batch.samples) else None
             for batch, now in recording.batches(method.engine.spec, progress, batch_size, done):
                 seen = len(batch.samples)
                 spec = method.engine.spec
@@ -258,7 +263,7 @@ def adapt_folder(
                 if states.due():
                     _sync(file, out, log)
                     states.save(method, batch.index + 1)
-                latest = batch.images if seen else latest
+                latest = batch.images if seen else None
             _sync(file, out, log)
         if state is not None:
             # A checkpoint first: if a kill follows, the run is not begun again from the state at its end.

@@ -274,7 +274,8 @@ def lens_flare(image: Pixels, rng: Generator, power: float) -> Pixels:
         along = rng.uniform(-1.5, 0.7)
         radius = rng.uniform(0.04, 0.15)
         from_ghost = np.hypot(rows - along * lamp_y, columns - along * lamp_x)
-        ghost = 1 / (1 + np.exp((from_ghost - radius) / 0.01))
+        with np.errstate(over="ignore"):  # far from the ghost of a long picture: there it is 0
+            ghost = 1 / (1 + np.exp((from_ghost - radius) / 0.01))
         light += ghost[..., None] * rng.uniform(0, 0.4, 3)
     return quantise(image / 255 + power * light)
 
